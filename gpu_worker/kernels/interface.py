@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gpu_worker.arrays import Int32s
 from gpu_worker.kernels.attention import Copies, KvFormat, LayerCache, StepAttention, StepMetadata
-from gpu_worker.kernels.products import Linear, Mixture, Norm, Route, Routing, Unary
+from gpu_worker.kernels.products import Clamped, Expert, Linear, Mixture, Norm, Route, Routing, Unary
 from gpu_worker.kernels.sampling import Allowed, Sampled, SamplingState
 
 
@@ -42,13 +42,10 @@ class Kernels(Protocol):
         gelu_tanh.
         """
 
-    def mixture(
-        self, experts: Iterable[tuple[Tensor, Tensor]], count: int, activation: str = "silu"
-    ) -> Mixture:
-        """A mixture of `count` experts.
+    def mixture(self, experts: Iterable[Expert], count: int, activation: str | Clamped = "silu") -> Mixture:
+        """A mixture of `count` experts. The next is taken from `experts` once the one before is laid out.
 
-        An expert is two weights: gate and up [2 * inner, size], as `gated` takes them, and down [size,
-        inner]. The next expert is taken from `experts` once the one before is laid out.
+        `activation`: one of `gated`, or gpt-oss's. Either all experts have a bias, of up or of down, or none.
         """
 
     def route(self, routing: Routing, score_correction_bias: Tensor | None = None) -> Route:

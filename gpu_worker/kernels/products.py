@@ -8,14 +8,16 @@ from torch import Tensor
 
 GROUP = 32
 """Inputs of an output that share a scale in weights of 4 bits."""
+FP4 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0])
+"""Numbers of e2m1 by their bits: a sign, 2 bits of exponent, 1 of fraction."""
 
 
 class ScaledWeight(Tensor):
     """A weight [out, in] that was quantized to 4 bits before, with its scales.
 
-    Less its shifts it has whole multiples of the scales, from -8 to 7, though they may be rounded to
-    bfloat16. Back ends of int4 keep them as they are. To others this is a tensor. Rows of it, `weight[rows]`,
-    have their scales.
+    Less its shifts it has whole multiples of the scales, from -8 to 7, or those of `FP4`, though they may be
+    rounded to bfloat16. Back ends of that type keep them as they are. To others this is a tensor. Rows of it,
+    `weight[rows]`, have their scales.
     """
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
@@ -26,24 +28,33 @@ class ScaledWeight(Tensor):
     """Added to each weight of a group by its zero point, float32 [out, groups of `shift_size` inputs]. None:
     zero."""
     shift_size: int
+    kind: Literal["int4", "fp4"]
 
     @staticmethod
     def of(
-        weight: Tensor, scales: Tensor, shifts: Tensor | None = None, shift_size: int = 0
+        weight: Tensor,
+        scales: Tensor,
+        shifts: Tensor | None = None,
+        shift_size: int = 0,
+        kind: Literal["int4", "fp4"] = "int4",
     ) -> "ScaledWeight":
         """`weight`, with its scales."""
         scaled = weight.as_subclass(ScaledWeight)
         scaled.scales, scaled.shifts, scaled.shift_size = scales, shifts, shift_size
+        scaled.kind = kind
         return scaled
 
     def __getitem__(self, rows: Any) -> Tensor:
         shifts = None if self.shifts is None else self.shifts[rows]
-        return ScaledWeight.of(super().__getitem__(rows), self.scales[rows], shifts, self.shift_size)
+        own = super().__getitem__(rows)
+        return ScaledWeight.of(own, self.scales[rows], shifts, self.shift_size, self.kind)
 
 
-def scales_of(weight: Tensor) -> Tensor | None:
-    """Scales, float16 [out, groups of `GROUP` inputs], of which `weight` has multiples. None: unknown."""
-    return weight.scales if isinstance(weight, ScaledWeight) and weight.shifts is None else None
+def scales_of(weight: Tensor, kind: Literal["int4", "fp4"] = "int4") -> Tensor | None:
+    """Scales, float16 [out, groups of `GROUP` inputs], of whose multiples of type `kind` a weight consists.
+    None: unknown."""
+    known = isinstance(weight, ScaledWeight) and weight.kind == kind and weight.shifts is None
+    return weight.scales if known else None  # type: ignore[attr-defined]
 
 
 class ByteWeight(Tensor):
@@ -129,6 +140,30 @@ class Route(Protocol):
     def __call__(self, router_logits: Tensor, /) -> tuple[Tensor, Tensor]:
         """Router logits, float32 [tokens, experts], to routing weights, float32, and selected experts, int64,
         both [tokens, experts_per_token]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expert:
+    """The weights of an expert."""
+
+    up: Tensor
+    """Gate and up, [2 * inner, size], as `Kernels.gated` takes them."""
+    down: Tensor
+    """[size, inner]."""
+    up_bias: Tensor | None = None
+    """[2 * inner]."""
+    down_bias: Tensor | None = None
+    """[size]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clamped:
+    """The gated activation of gpt-oss: (up + 1) * gate * sigmoid(alpha * gate), of clamped gate and up."""
+
+    alpha: float
+    """Steepness of the sigmoid."""
+    limit: float
+    """The largest gate, and the largest absolute value of up."""
 
 
 class Mixture(Protocol):

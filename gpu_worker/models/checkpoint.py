@@ -103,6 +103,14 @@ class Checkpoint:
         scales, shifts = (torch.cat(each) for each in zip(*found, strict=True))
         return scales, shifts, stored[0].shift_size
 
+    def fp4_scales(self, name: str, rows: Sequence[slice], columns: slice) -> Tensor | None:
+        """`QuantizedWeight.fp4_scales` of slices of rows, one after the other. None if it is None for any."""
+        if (stored := self._stored(name)) is None:
+            return None
+        found = [part for each in rows if (part := stored[0].fp4_scales(each, columns)) is not None]
+        self.forget(stored[1].values())
+        return torch.cat(found) if len(found) == len(rows) else None
+
     def byte_scales(self, name: str, rows: Sequence[slice]) -> tuple[Tensor, torch.dtype] | None:
         """`QuantizedWeight.byte_scales` of slices of rows, one after the other. None if it is None."""
         if (stored := self._stored(name)) is None:

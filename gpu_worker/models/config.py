@@ -178,8 +178,7 @@ class ModelConfig(Shape):
 
     @property
     def replayable(self) -> bool:
-        clamped = self.family.experts is not None and self.family.experts.clamped
-        return not clamped and self.index is None
+        return self.index is None
 
 
 def read_config(directory: Path) -> ModelConfig:

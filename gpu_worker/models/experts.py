@@ -4,16 +4,14 @@ Some families also have a shared expert, which every token goes to. No expert ha
 token is dropped, and the result of a token does not depend on the other tokens of its step.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from gpu_worker.kernels.interface import Kernels
-from gpu_worker.kernels.products import Mixture, Routing, Unary
-from gpu_worker.kernels.reference.mixture import ReferenceMixture
+from gpu_worker.kernels.products import Clamped, Expert, Routing
 from gpu_worker.models.config import ModelConfig
-from gpu_worker.models.experts_config import ExpertsConfig
 from gpu_worker.models.weights import RankRows, Weights
 
 
@@ -26,15 +24,12 @@ class Experts:
         assert names is not None
         self._ranks = weights.ranks
         self._route = _router(config, weights, kernels)
-        self._mixture: Mixture
-        if names.clamped:
-            self._mixture = ReferenceMixture(_clamped(shape, config, weights, kernels))
-        else:
-            read = (
-                _weights(config, weights.under(names.expert.format(number)), shape.intermediate_size)
-                for number in range(shape.num_experts)
-            )
-            self._mixture = kernels.mixture(read, shape.num_experts, config.activation)
+        read = (
+            _expert(config, weights.under(names.expert.format(number)), shape.intermediate_size)
+            for number in range(shape.num_experts)
+        )
+        activation = Clamped(shape.gate_alpha, shape.gate_limit) if names.clamped else config.activation
+        self._mixture = kernels.mixture(read, shape.num_experts, activation)
         self._shared = SharedExpert(config, weights, kernels) if shape.shared_intermediate_size else None
 
     def add_to(self, hidden: Tensor, residual: Tensor) -> None:
@@ -45,21 +40,6 @@ class Experts:
         residual += self._ranks.sum(sums)
 
 
-class ClampedGate:
-    """The gated product of gpt-oss: gate and up are clamped."""
-
-    def __init__(self, product: Unary, alpha: float, limit: float, alternate: bool) -> None:
-        """`product`: to gate and up, [tokens, 2 * inner]. `alternate`: they do, else gate comes before up."""
-        self._product, self._alpha, self._limit, self._alternate = product, alpha, limit, alternate
-
-    def __call__(self, hidden: Tensor) -> Tensor:
-        """[tokens, size] to [tokens, inner]."""
-        both = self._product(hidden)
-        gate, up = (both[:, ::2], both[:, 1::2]) if self._alternate else both.chunk(2, 1)
-        gate, up = gate.clamp(max=self._limit), up.clamp(-self._limit, self._limit)
-        return (up + 1) * (gate * torch.sigmoid(gate * self._alpha))
-
-
 class SharedExpert:
     """The expert that every token goes to. In some families a sigmoid gate scales its result."""
 
@@ -67,8 +47,8 @@ class SharedExpert:
         shape, names = config.experts, config.family.experts
         assert shape is not None
         assert names is not None
-        up, down = _weights(config, weights.under(names.shared), shape.shared_intermediate_size)
-        self._inner, self._down = kernels.gated(up, None, config.activation), kernels.linear(down)
+        own = _expert(config, weights.under(names.shared), shape.shared_intermediate_size)
+        self._inner, self._down = kernels.gated(own.up, None, config.activation), kernels.linear(own.down)
         self._gate = None
         if names.shared_gate is not None:
             gate = weights.merged({names.shared_gate: 1}, config.hidden_size, False)
@@ -103,29 +83,18 @@ def _router(
     return lambda hidden: route(product(hidden))
 
 
-def _weights(config: ModelConfig, weights: Weights, size: int) -> tuple[Tensor, Tensor]:
-    """Weights of an expert: gate and up, [2 * size, hidden_size], and down, [hidden_size, size]."""
+def _expert(config: ModelConfig, weights: Weights, size: int) -> Expert:
+    """An expert whose intermediate size is `size`."""
     names, hidden = config.family.experts, config.hidden_size
     assert names is not None
+    clamped = names.clamped
+    together = names.stacked and weights.has(f"gate_up_proj.{'bias' if clamped else 'weight'}")
     parts = {name: [RankRows(size)] for name in names.up}
-    if names.stacked and weights.has("gate_up_proj.weight"):
-        parts = {"gate_up_proj": [RankRows(size)] * 2}
-    up, _ = weights.split_outputs(parts, hidden, False)
-    down, _ = weights.split_inputs(names.down, hidden, size, False)
-    return up, down
-
-
-def _clamped(
-    shape: ExpertsConfig, config: ModelConfig, weights: Weights, kernels: Kernels
-) -> Iterator[tuple[Unary, Unary]]:
-    """The products of each expert, with biases. GGUF files have gate and up apart."""
-    names, hidden, size = config.family.experts, config.hidden_size, shape.intermediate_size
-    assert names is not None
-    for number in range(shape.num_experts):
-        expert = weights.under(names.expert.format(number))
-        apart = expert.has(f"{names.up[0]}.bias")
-        rows = dict.fromkeys(names.up, size) if apart else {"gate_up_proj": 2 * size}
-        up = expert.split_outputs({name: [RankRows(count)] for name, count in rows.items()}, hidden, True)
-        down = expert.split_inputs(names.down, hidden, size, True)
-        gate = ClampedGate(kernels.linear(*up), shape.gate_alpha, shape.gate_limit, not apart)
-        yield gate, kernels.linear(*down)
+    if together:
+        parts = {"gate_up_proj": [RankRows(2 * size)] if clamped else [RankRows(size)] * 2}
+    up, up_bias = weights.split_outputs(parts, hidden, clamped)
+    down, down_bias = weights.split_inputs(names.down, hidden, size, clamped)
+    if up_bias is not None and together:  # gates and ups alternate
+        order = torch.arange(2 * size, device=up_bias.device).view(size, 2).t().flatten()
+        up, up_bias = up[order], up_bias[order]
+    return Expert(up, down, up_bias, down_bias)

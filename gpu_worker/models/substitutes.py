@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gpu_worker.kernels.interface import Kernels
-from gpu_worker.kernels.products import Linear, Mixture, Unary
+from gpu_worker.kernels.products import Expert, Linear, Mixture, Unary
 from gpu_worker.kernels.reference.kernels import ACTIVATIONS
 from gpu_worker.kernels.reference.mixture import ReferenceMixture
 from gpu_worker.models.classification import classification_head
@@ -96,7 +96,8 @@ def substitute_experts(
     if _takes_scaled(module):
         around.forward = partial(_scaled_inputs, around)
     if _has_usual_gate(module) and activation in _GATED:
-        mixture = kernels.mixture(experts, module.num_experts, activation)
+        own = (Expert(up, down) for up, down in experts)
+        mixture = kernels.mixture(own, module.num_experts, activation)
     else:
         gate = module._apply_gate if module.has_gate else module.act_fn
         mixture = ReferenceMixture(

@@ -141,6 +141,8 @@ class Weights:
         across = slice(columns.start or 0, (columns.start or 0) + size[1])
         if "int4" in self.keeps and (groups := self._groups(parts, across)) is not None:
             return self._counted(ScaledWeight.of(values(), *groups))
+        if "fp4" in self.keeps and (scales := self._fp4_scales(parts, across)) is not None:
+            return self._counted(ScaledWeight.of(values(), scales, kind="fp4"))
         if "coded" in self.keeps and (codes := self._codes(parts, across)) is not None:
             return self._counted(CodedWeight.of(codes, self.dtype))
         return values()
@@ -177,6 +179,12 @@ class Weights:
                 self.checkpoint.forget(stored[1])
         self.checkpoint.dequantized += whole.numbers.numel()
         return whole.to(self.device)
+
+    def _fp4_scales(self, parts: Sequence[tuple[str, int, Sequence[slice]]], columns: slice) -> Tensor | None:
+        """Scales of the groups of `parts`. None: not all have such."""
+        every = [self.checkpoint.fp4_scales(self.prefix + name, taken, columns) for name, _, taken in parts]
+        found = [each for each in every if each is not None]
+        return torch.cat(found).to(self.device) if len(found) == len(every) else None
 
     def _groups(
         self, parts: Sequence[tuple[str, int, Sequence[slice]]], columns: slice

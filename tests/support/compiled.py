@@ -19,7 +19,7 @@ from triton.compiler import ASTSource, compile
 
 from gpu_worker.kernels.attention import AttentionSpec, LayerCache, Rotary
 from gpu_worker.kernels.kv_sizes import AUTO, PageShape
-from gpu_worker.kernels.products import Routing
+from gpu_worker.kernels.products import Clamped, Expert, Routing
 from gpu_worker.kernels.reference.rows import FP8
 from gpu_worker.kernels.triton.attention.attention import TritonStep
 from gpu_worker.kernels.triton.copies import BlockCopies
@@ -36,6 +36,7 @@ from gpu_worker.sampling.parameters import SamplingTable
 from tests.support.machine_code import multiplying_loop, resources
 from tests.support.paged import make_step, zeros
 from tests.support.ptx.driver import SHARED
+from tests.support.scaled import scaled_fp4
 
 TYPES = {
     torch.float32: "fp32",
@@ -116,21 +117,30 @@ def launch_all() -> None:
     for tokens in (1, 600):
         mix(tokens, None)
     mix(1, FP8)
-    mix(1, None, Int4Mixture)
-    mix(600, None, Int4Mixture)
+    for tokens in (1, 100, 600):  # of which 600 dequantize experts
+        mix(tokens, None, Int4Mixture)
+        mix(tokens, None, Int4Mixture, fp4=True)
     products_of_4_bits()
     BlockCopies([pages(PageShape(2, 16, 16), torch.bfloat16, "int8")])(torch.tensor([1]), torch.tensor([2]))
     draw()
 
 
-def mix(tokens: int, numbers: torch.dtype | None, kind: type[TritonMixture] = TritonMixture) -> None:
-    """A mixture that selects 8 of 32 experts."""
-    experts = [
-        (torch.zeros((256, 2048), dtype=torch.bfloat16), torch.zeros((2048, 128), dtype=torch.bfloat16))
-    ]
+def mix(
+    tokens: int,
+    numbers: torch.dtype | None,
+    kind: type[TritonMixture] = TritonMixture,
+    fp4: bool = False,
+) -> None:
+    """A mixture that selects 8 of 32 experts. `fp4`: with weights of fp4, biases and clamped gates."""
+    if fp4:
+        up, down = (scaled_fp4(*shape, torch.bfloat16) for shape in ((256, 2048), (2048, 128)))
+        own, activation = Expert(up, down, up[:, 0].clone(), down[:, 0].clone()), Clamped(1.7, 7.0)
+    else:
+        up, down = (torch.zeros(shape, dtype=torch.bfloat16) for shape in ((256, 2048), (2048, 128)))
+        own, activation = Expert(up, down), "silu"
     hidden, router_logits = torch.zeros((tokens, 2048), dtype=torch.bfloat16), torch.zeros((tokens, 32))
     routed = TritonRoute(Routing(8), router_logits[0])(router_logits)
-    kind(experts * 32, 32, "silu", numbers)(hidden, *routed)
+    kind([own] * 32, 32, activation, numbers)(hidden, *routed)
 
 
 def products_of_4_bits() -> None:
@@ -140,6 +150,9 @@ def products_of_4_bits() -> None:
         product = TritonInt4Linear(torch.zeros((384, 2048), dtype=torch.bfloat16), None, processors)
         for tokens in rows:
             product(hidden[:tokens])
+    floats = TritonInt4Linear(scaled_fp4(384, 2048, torch.bfloat16), None, 132)
+    for tokens in (8, 64, MOST_TOKENS + 1):
+        floats(hidden[:tokens])
     half = hidden[:1].half()
     TritonInt4Linear(half, half[0, :1], 132).add_to(half, half[:, :1])
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from gpu_worker.kernels.products import GROUP, ScaledWeight
+from gpu_worker.kernels.products import FP4, GROUP, ScaledWeight
 
 
 def shifted(out: int, inputs: int, dtype: torch.dtype = torch.float32) -> ScaledWeight:
@@ -24,3 +24,12 @@ def scaled(out: int, inputs: int, dtype: torch.dtype = torch.float32) -> ScaledW
     scales = (torch.rand(out, -(-inputs // GROUP), generator=chance) / 8 + 0.01).half()
     each = scales.float().repeat_interleave(GROUP, 1)[:, :inputs]
     return ScaledWeight.of((numbers * each).to(dtype), scales)
+
+
+def scaled_fp4(out: int, inputs: int, dtype: torch.dtype = torch.float32) -> ScaledWeight:
+    """Numbers of fp4, with powers of two as scales."""
+    chance = torch.Generator().manual_seed(out)
+    numbers = FP4[torch.randint(0, 16, (out, inputs), generator=chance)]
+    scales = torch.randint(-9, -2, (out, -(-inputs // GROUP)), generator=chance).float().exp2()
+    each = scales.repeat_interleave(GROUP, 1)[:, :inputs]
+    return ScaledWeight.of((numbers * each).to(dtype), scales.half(), kind="fp4")

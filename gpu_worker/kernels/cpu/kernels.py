@@ -22,7 +22,7 @@ from gpu_worker.kernels.cpu.onednn import OneDnnGated, OneDnnLinear
 from gpu_worker.kernels.cpu.quantized import QuantizedGated, QuantizedLinear
 from gpu_worker.kernels.cpu.sampling import Sampler
 from gpu_worker.kernels.interface import Kernels
-from gpu_worker.kernels.products import Linear, Mixture, Route, Routing, Unary
+from gpu_worker.kernels.products import Clamped, Expert, Linear, Mixture, Route, Routing, Unary
 from gpu_worker.kernels.reference.copies import copy_blocks
 from gpu_worker.kernels.reference.int4 import Int4Weights
 from gpu_worker.kernels.reference.kept import KeptWeights, Kind
@@ -65,9 +65,7 @@ class CpuKernels:
     def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
         return self._gated(self.library, weight, bias, activation)
 
-    def mixture(
-        self, experts: Iterable[tuple[Tensor, Tensor]], count: int, activation: str = "silu"
-    ) -> Mixture:
+    def mixture(self, experts: Iterable[Expert], count: int, activation: str | Clamped = "silu") -> Mixture:
         return ReferenceMixture.of(self, experts, activation)
 
     def route(self, routing: Routing, score_correction_bias: Tensor | None = None) -> Route:

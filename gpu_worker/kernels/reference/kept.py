@@ -1,8 +1,8 @@
 """Weights that a checkpoint has in 4 or 8 bits stay so, and others stay plain.
 
 `KeptWeights` stands before a back end of plain weights. Each weight goes to the back end of its type: of int4
-if it is a `ScaledWeight`, of int8 or fp8 if it is a `ByteWeight`, of codes if it is a `CodedWeight`. Products
-round activations where those back ends do.
+or fp4 if it is a `ScaledWeight`, of int8 or fp8 if it is a `ByteWeight`, of codes if it is a `CodedWeight`.
+Products round activations where those back ends do.
 """
 
 from collections.abc import Mapping
@@ -20,8 +20,10 @@ from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.reference.quantized import QuantizedReference
 from gpu_worker.kernels.reference.rows import FP8
 
-Kind = Literal["int4", "int8", "fp8", "coded"]
+Kind = Literal["int4", "fp4", "int8", "fp8", "coded"]
 
+FOUR_BITS: frozenset[Kind] = frozenset(("int4", "fp4"))
+"""Types of `ScaledWeight`."""
 BYTES: Mapping[torch.dtype, Kind] = {torch.int8: "int8", FP8: "fp8"}
 """Names of the types of `ByteWeight`."""
 
@@ -29,7 +31,7 @@ BYTES: Mapping[torch.dtype, Kind] = {torch.int8: "int8", FP8: "fp8"}
 def kind_of(weight: Tensor) -> Kind | None:
     """The type that a weight has in its checkpoint. None: it is plain, or not known."""
     if isinstance(weight, ScaledWeight):
-        return "int4"
+        return weight.kind
     if isinstance(weight, CodedWeight):
         return "coded"
     return BYTES[weight.kind] if isinstance(weight, ByteWeight) else None
@@ -49,8 +51,8 @@ class KeptWeights:
         keeps_rows: bool = False,
     ) -> Linear:
         other = self.back_end_of(weight)
-        # Back ends of int4 have no products of 4 bits with wide results or rows.
-        wide = kind_of(weight) == "int4" and (dtype == torch.float32 or keeps_rows)
+        # Back ends of 4 bits have no such products with wide results or rows.
+        wide = kind_of(weight) in FOUR_BITS and (dtype == torch.float32 or keeps_rows)
         if other is None or wide:
             plain: Linear = super().linear(weight, bias, dtype, keeps_rows)  # type: ignore[misc]
             return plain

@@ -9,7 +9,7 @@ from torch.nn.functional import gelu, linear, relu, silu
 
 from gpu_worker.arrays import Int32s
 from gpu_worker.kernels.attention import Copies, KvFormat, LayerCache, StepAttention, StepMetadata
-from gpu_worker.kernels.products import Linear, Mixture, Norm, Route, Routing, Unary
+from gpu_worker.kernels.products import Clamped, Expert, Linear, Mixture, Norm, Route, Routing, Unary
 from gpu_worker.kernels.reference.attention import ReferenceStep
 from gpu_worker.kernels.reference.copies import copy_blocks
 from gpu_worker.kernels.reference.kv import FORMATS
@@ -48,9 +48,7 @@ class ReferenceKernels:
     def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
         return ReferenceGated(weight, bias, activation)
 
-    def mixture(
-        self, experts: Iterable[tuple[Tensor, Tensor]], count: int, activation: str = "silu"
-    ) -> Mixture:
+    def mixture(self, experts: Iterable[Expert], count: int, activation: str | Clamped = "silu") -> Mixture:
         return ReferenceMixture.of(self, experts, activation)
 
     def route(self, routing: Routing, score_correction_bias: Tensor | None = None) -> Route:

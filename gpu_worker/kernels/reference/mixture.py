@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.interface import Kernels
-from gpu_worker.kernels.products import Unary
+from gpu_worker.kernels.products import Clamped, Expert, Unary
 
 
 class ReferenceMixture:
@@ -23,9 +23,11 @@ class ReferenceMixture:
         self._experts = list(experts)
 
     @classmethod
-    def of(cls, kernels: Kernels, experts: Iterable[tuple[Tensor, Tensor]], activation: str) -> Self:
+    def of(cls, kernels: Kernels, experts: Iterable[Expert], activation: str | Clamped) -> Self:
         """See `Kernels.mixture`."""
-        return cls((kernels.gated(up, None, activation), kernels.linear(down)) for up, down in experts)
+        return cls(
+            (_gated(kernels, each, activation), kernels.linear(each.down, each.down_bias)) for each in experts
+        )
 
     def __call__(self, hidden: Tensor, routing_weights: Tensor, selected_experts: Tensor) -> Tensor:
         """The results of a token's experts are added up in the order of the experts' numbers."""
@@ -40,3 +42,24 @@ class ReferenceMixture:
                 result = down(inner(hidden[tokens]))
                 sums.index_add_(0, tokens, result * routing_weights.flatten()[pairs, None])
         return sums
+
+
+class ClampedGate:
+    """See `Clamped`."""
+
+    def __init__(self, product: Unary, activation: Clamped) -> None:
+        """`product`: to gate and up, [tokens, 2 * inner]."""
+        self._product, self._activation = product, activation
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """[tokens, size] to [tokens, inner]."""
+        gate, up = self._product(hidden).chunk(2, 1)
+        limit = self._activation.limit
+        gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+        return (up + 1) * (gate * torch.sigmoid(gate * self._activation.alpha))
+
+
+def _gated(kernels: Kernels, expert: Expert, activation: str | Clamped) -> Unary:
+    if isinstance(activation, Clamped):
+        return ClampedGate(kernels.linear(expert.up, expert.up_bias), activation)
+    return kernels.gated(expert.up, expert.up_bias, activation)

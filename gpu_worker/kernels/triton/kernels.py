@@ -16,7 +16,7 @@ from torch import Tensor
 from gpu_worker.arrays import Int32s
 from gpu_worker.errors import KernelError
 from gpu_worker.kernels.attention import Copies, KvFormat, LayerCache, StepMetadata
-from gpu_worker.kernels.products import Linear, Mixture, Route, Routing, Unary, scales_of
+from gpu_worker.kernels.products import Clamped, Expert, Linear, Mixture, Route, Routing, Unary, scales_of
 from gpu_worker.kernels.reference.int4 import Int4Weights
 from gpu_worker.kernels.reference.kept import KeptWeights, Kind
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
@@ -71,9 +71,7 @@ class TritonKernels(ReferenceKernels):
     def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
         return TritonGated(weight, bias, activation)
 
-    def mixture(
-        self, experts: Iterable[tuple[Tensor, Tensor]], count: int, activation: str = "silu"
-    ) -> Mixture:
+    def mixture(self, experts: Iterable[Expert], count: int, activation: str | Clamped = "silu") -> Mixture:
         return TritonMixture(experts, count, activation)
 
     def route(self, routing: Routing, score_correction_bias: Tensor | None = None) -> Route:
@@ -128,9 +126,7 @@ class QuantizedTriton(TritonKernels):
         product = self.linear(weight, bias)
         return lambda hidden: gated(product(hidden), activation)
 
-    def mixture(
-        self, experts: Iterable[tuple[Tensor, Tensor]], count: int, activation: str = "silu"
-    ) -> Mixture:
+    def mixture(self, experts: Iterable[Expert], count: int, activation: str | Clamped = "silu") -> Mixture:
         """Experts have quantized weights, but activations are not quantized."""
         return TritonMixture(experts, count, activation, self._weight_dtype)
 
@@ -141,9 +137,7 @@ class Int4Triton(Int4Weights, QuantizedTriton):
     def __init__(self, device: torch.device) -> None:
         super().__init__(device, torch.int8)
 
-    def mixture(
-        self, experts: Iterable[tuple[Tensor, Tensor]], count: int, activation: str = "silu"
-    ) -> Mixture:
+    def mixture(self, experts: Iterable[Expert], count: int, activation: str | Clamped = "silu") -> Mixture:
         return Int4Mixture(experts, count, activation)
 
     def _int4(self, weight: Tensor, bias: Tensor | None) -> Linear:
@@ -157,20 +151,20 @@ class KeptTriton(KeptWeights, TritonKernels):
         super().__init__(device)
         kept: dict[Kind, TritonKernels] = {
             "int4": Int4Triton(device),
+            "fp4": Int4Triton(device),
             "int8": QuantizedTriton(device, torch.int8),
         }
         if device.type != "cuda" or is_native(device):
             kept["fp8"] = QuantizedTriton(device, FP8)
         self.kept = kept
 
-    def mixture(
-        self, experts: Iterable[tuple[Tensor, Tensor]], count: int, activation: str = "silu"
-    ) -> Mixture:
+    def mixture(self, experts: Iterable[Expert], count: int, activation: str | Clamped = "silu") -> Mixture:
         rest = iter(experts)
         first = next(rest)
         every = chain((first,), rest)
-        if all(scales_of(weight) is not None for weight in first):
-            return self.kept["int4"].mixture(every, count, activation)
+        for kind in ("int4", "fp4"):
+            if all(scales_of(weight, kind) is not None for weight in (first.up, first.down)):
+                return self.kept[kind].mixture(every, count, activation)
         return super().mixture(every, count, activation)
 
 

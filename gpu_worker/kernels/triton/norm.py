@@ -40,6 +40,18 @@ def activated(gate, ACTIVATION: tl.constexpr):
 
 
 @triton.jit
+def gated_product(gate, up, alpha, limit, ACTIVATION: tl.constexpr):
+    """activation(gate) * up. If ACTIVATION is clamped, it is gpt-oss's: see `products.Clamped`."""
+    if ACTIVATION == "clamped":
+        gate = tl.minimum(gate, limit, propagate_nan=tl.PropagateNan.ALL)
+        up = tl.clamp(up, -limit, limit, propagate_nan=tl.PropagateNan.ALL)
+        result = (up + 1.0) * (gate / (1.0 + tl.exp(-alpha * gate)))
+    else:
+        result = activated(gate, ACTIVATION) * up
+    return result
+
+
+@triton.jit
 def gate_rows(both, out, SIZE: tl.constexpr, PART: tl.constexpr, ACTIVATION: tl.constexpr):
     token = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * PART + tl.arange(0, PART)

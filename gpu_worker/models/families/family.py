@@ -67,7 +67,7 @@ class Experts:
     group_top_k: int = 1
     """Number of a group's best experts whose scores, summed, are the score of the group."""
     clamped: bool = False
-    """Experts are those of gpt-oss: `experts.ClampedGate`. They and the router have biases."""
+    """Experts are those of gpt-oss: `products.Clamped`. They and the router have biases."""
     stacked: bool = False
     """A tensor may have all experts of a layer: see `stacked.py`."""
     shared: str = ""

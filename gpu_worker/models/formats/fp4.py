@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from gpu_worker.errors import ModelError
+from gpu_worker.kernels.products import FP4
 from gpu_worker.models.formats.format import Tensors
-from gpu_worker.models.formats.packed import FP4, Packed
+from gpu_worker.models.formats.packed import Packed
 from gpu_worker.models.formats.scaled import factors
 from gpu_worker.models.formats.stored import StoredWeight, spread
 

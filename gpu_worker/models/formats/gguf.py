@@ -71,6 +71,15 @@ class GgufWeight:
         scales, shifts = (each.reshape(count, -1)[:, groups] for each in found)
         return scales, shifts[:, :0] if self.kind == "Q4_0" else shifts
 
+    def fp4_scales(self, rows: slice, columns: slice) -> Tensor | None:
+        if self.kind != "MXFP4" or columns.start % GROUP:
+            return None
+        blocks = self._blocks(rows, columns.start // GROUP, -(-columns.stop // GROUP), torch.device("cpu"))
+        parts = parts_of(self.kind, blocks)
+        assert parts is not None
+        scales = parts.scales.view(rows.stop - rows.start, -1)
+        return narrow if (narrow := halved(scales)).dtype == torch.float16 else None
+
     def byte_scales(self, rows: slice) -> None:
         """Blocks have scales of their own."""
 

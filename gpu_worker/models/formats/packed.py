@@ -8,10 +8,6 @@ from torch import Tensor
 
 from gpu_worker.models.formats.stored import Coded, Numbers
 
-FP4 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0])
-"""Numbers of e2m1 by their bits: a sign, 2 bits of exponent, 1 of fraction."""
-
-
 Layout = Literal["low", "high", "halves"]
 """Where the first, second, .. number of a word lies.
 
@@ -74,6 +70,10 @@ class Turned:
     """The numbers of another weight, [in, out], as [out, in]. See `Numbers`."""
 
     numbers: Numbers
+
+    @property
+    def table(self) -> Tensor | None:
+        return self.numbers.table
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gpu_worker.errors import ModelError
 from gpu_worker.kernels.codes import UNIT, Codes, narrowed
-from gpu_worker.kernels.products import GROUP
+from gpu_worker.kernels.products import FP4, GROUP
 from gpu_worker.kernels.reference.rows import FP8
 
 PIECE = 1 << 18
@@ -49,6 +49,10 @@ class Numbers(Protocol):
     def limits(self) -> tuple[int, int] | None:
         """The lowest and the highest number, if all are whole."""
 
+    @property
+    def table(self) -> Tensor | None:
+        """The numbers that bits mean, if they are places in a table."""
+
     def part(self, rows: slice, columns: slice, device: torch.device) -> Tensor:
         """A rectangle of the numbers, of any type, on `device`."""
 
@@ -75,6 +79,10 @@ class QuantizedWeight(Protocol):
 
         None if back ends of int4 cannot keep the weight. Shifts are empty if all are 0.
         """
+
+    def fp4_scales(self, rows: slice, columns: slice) -> Tensor | None:
+        """Scales of a rectangle as back ends of fp4 take them: see `ScaledWeight`. None if such cannot keep
+        the weight."""
 
     def byte_scales(self, rows: slice) -> tuple[Tensor, torch.dtype] | None:
         """The scale of each of some outputs, float32 [rows], and the type of the numbers, int8 or fp8: see
@@ -141,6 +149,16 @@ class StoredWeight:
         shifts = (limits[0] + 8 - self.zeros[down][:, groups]) * self.scales[down][:, groups]
         return narrow, shifts
 
+    def fp4_scales(self, rows: slice, columns: slice) -> Tensor | None:
+        table = self.numbers.table
+        if table is None or self.zeros is not None or self.order is not None or columns.start % GROUP:
+            return None
+        if self.block[1] % GROUP or not torch.equal(table, FP4):
+            return None
+        down = torch.arange(rows.start, rows.stop) // self.block[0]
+        scales = self.scales[down][:, torch.arange(columns.start, columns.stop, GROUP) // self.block[1]]
+        return narrow if torch.equal((narrow := scales.half()).float(), scales) else None
+
     def byte_scales(self, rows: slice) -> tuple[Tensor, torch.dtype] | None:
         # Back ends have a scale for each output, no zeros, and no other type of fp8.
         kind = self.numbers.weight.dtype if isinstance(self.numbers, Whole) else None
@@ -191,6 +209,7 @@ class Whole:
     """Numbers of one byte each, fp8 or int8, [out, in]."""
 
     weight: Tensor
+    table: None = None
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -8,7 +8,7 @@ import torch
 from gpu_worker.kernels.triton.graphs.layouts import layouts_for
 from gpu_worker.kernels.triton.kernels import TritonKernels
 from ops.bench.gpu_check.bench import SEED, Bench
-from ops.bench.gpu_check.models import EIGHT_B, TINY, llama, replay, runner_of
+from ops.bench.gpu_check.models import EIGHT_B, TINY, random_model, replay, runner_of
 from ops.bench.gpu_check.steps import steps_of, timed, weight_bytes_of
 from ops.bench.rig.plans import repeated
 
@@ -30,12 +30,12 @@ def measure(bench: Bench) -> None:
     slots, longest = (3, 40) if bench.dry else (SLOTS, LONGEST)
     kinds = {"tiny": [(1, 30), (5, 40)]} if bench.dry else STEPS
     kernels = TritonKernels(bench.device)
-    weight_bytes = weight_bytes_of(shape, kernels)
+    weight_bytes = weight_bytes_of(shape, kernels, 1)
     numbers = 2 * shape["num_hidden_layers"] * shape["num_key_value_heads"] * shape["head_dim"]
     if not bench.has_memory(weight_bytes + 2 * slots * longest * numbers):
         bench.found.left_out.append("mixed steps: there is no room for weights and pages")
         return
-    model = llama(shape, kernels, torch.float32 if bench.dry else torch.bfloat16, bench)
+    model = random_model(shape, kernels, torch.float32 if bench.dry else torch.bfloat16, bench)
     runner = runner_of(model, kernels, slots, longest, bench.device)
 
     def seconds(rows: list[tuple[int, int]]) -> float:

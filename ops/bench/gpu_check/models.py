@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.kv_sizes import AUTO
+from gpu_worker.kernels.products import GROUP
 from gpu_worker.kernels.triton.graphs.graphs import StepGraphs, recorder
 from gpu_worker.kernels.triton.graphs.layouts import Layout
 from gpu_worker.memory.cache import make_caches
@@ -28,7 +29,10 @@ from ops.bench.gpu_check.bench import Bench
 
 BLOCK_SIZE = 16
 
-EIGHT_B = {
+Shape = dict[str, int]
+"""Sizes in config.json."""
+
+EIGHT_B: Shape = {
     "hidden_size": 4096,
     "num_hidden_layers": 32,
     "num_attention_heads": 32,
@@ -38,7 +42,7 @@ EIGHT_B = {
     "vocab_size": 128_256,
     "max_position_embeddings": 8192,
 }
-TINY = {
+TINY: Shape = {
     "hidden_size": 32,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
@@ -48,16 +52,39 @@ TINY = {
     "vocab_size": 97,
     "max_position_embeddings": 128,
 }
+GPT_OSS_20B: Shape = {
+    "hidden_size": 2880,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "intermediate_size": 2880,
+    "num_local_experts": 32,
+    "num_experts_per_tok": 4,
+    "sliding_window": 128,
+    "vocab_size": 201_088,
+    "max_position_embeddings": 8192,
+}
+TINY_EXPERTS: Shape = TINY | {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 16}
 
 
 class RandomCheckpoint(Checkpoint):
-    """A checkpoint whose tensors are made when they are taken: random weights, and norms of 1."""
+    """A checkpoint whose tensors are made when they are taken: random weights, and norms of 1. Experts are of
+    fp4."""
 
-    def __init__(self, layers: int, bench: Bench) -> None:
-        parts = [f"self_attn.{name}_proj" for name in "qkvo"]
-        parts += [f"mlp.{name}_proj" for name in ("gate", "up", "down")]
-        parts += ["input_layernorm", "post_attention_layernorm"]
-        names = [f"model.layers.{layer}.{part}.weight" for layer in range(layers) for part in parts]
+    def __init__(self, shape: Shape, bench: Bench) -> None:
+        attention = [f"self_attn.{name}_proj" for name in "qkvo"]
+        norms = [f"{name}.weight" for name in ("input_layernorm", "post_attention_layernorm")]
+        if experts := shape.get("num_local_experts", 0):
+            biased = [*attention, "mlp.router"]
+            each = [f"mlp.experts.{number}" for number in range(experts)]
+            biased += [f"{name}.{part}" for name in each for part in ("gate_up_proj", "down_proj")]
+            parts = [f"{name}.{end}" for name in biased for end in ("weight", "bias")] + ["self_attn.sinks"]
+        else:
+            mlp = [f"mlp.{name}_proj" for name in ("gate", "up", "down")]
+            parts = [f"{name}.weight" for name in (*attention, *mlp)]
+        layers = range(shape["num_hidden_layers"])
+        names = [f"model.layers.{layer}.{part}" for layer in layers for part in (*parts, *norms)]
         names += ["model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"]
         super().__init__({name: (None, name) for name in names})
         self._bench = bench
@@ -67,19 +94,31 @@ class RandomCheckpoint(Checkpoint):
 
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
         self._read.add(name)
-        if len(shape) == 1:
+        if name.endswith("norm.weight"):
             return torch.ones(shape, device=self._bench.device)
         made = torch.empty(shape, dtype=torch.bfloat16, device=self._bench.device)
         return made.normal_(0, 0.02, generator=self._bench.generator)
 
+    def fp4_scales(self, name: str, rows: Sequence[slice], columns: slice) -> Tensor | None:
+        if ".experts." not in name:
+            return None
+        out, groups = sum(len(range(each.stop)[each]) for each in rows), -(-columns.stop // GROUP)
+        return torch.full((out, groups), 2.0**-7, dtype=torch.float16)
 
-def llama(shape: dict[str, int], kernels: Kernels, dtype: torch.dtype, bench: Bench) -> CausalLM:
-    """A Llama of this shape with random weights."""
-    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "rms_norm_eps": 1e-5, **shape}
+
+def random_model(shape: Shape, kernels: Kernels, dtype: torch.dtype, bench: Bench) -> CausalLM:
+    """A Llama of this shape with random weights, or, with experts, a gpt-oss."""
+    name, kind = ("GptOss", "gpt_oss") if "num_local_experts" in shape else ("Llama", "llama")
+    config = {
+        "architectures": [f"{name}ForCausalLM"],
+        "model_type": kind,
+        "rms_norm_eps": 1e-5,
+        **shape,
+    }
 
     @contextmanager
     def made(*_: object) -> Iterator[Checkpoint]:
-        yield RandomCheckpoint(shape["num_hidden_layers"], bench)
+        yield RandomCheckpoint(shape, bench)
 
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(registry, "open_checkpoint", made):
         Path(folder, "config.json").write_text(json.dumps(config))

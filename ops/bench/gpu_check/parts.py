@@ -39,6 +39,7 @@ PARTS = (
     Part("latent", latent.measure, 30),
     Part("mixture", mixture.measure, 30),
     Part("sampling", sampling.measure, 30),
+    Part("steps of experts", steps.measure_mixture, 60),
     Part("one byte", one_byte.measure, 60),
     Part("4 bits", int4.measure, 60),
     Part("tilings", tilings.measure, 60),

@@ -1,4 +1,5 @@
-"""Measures whole steps of an 8B-shaped Llama with random weights, one after the other as in a deployment.
+"""Measures whole steps of a Llama of 8 billion weights and of gpt-oss 20B, with random weights, one after the
+other as in a deployment.
 
 The floor of a step is the time to read its weights, keys and values at the bandwidth of a copy. The column
 `of the floor` is the floor over the measured time.
@@ -12,10 +13,19 @@ import torch
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.kv_sizes import AUTO, PageShape
 from gpu_worker.kernels.triton.graphs.layouts import DecodeLayout
-from gpu_worker.kernels.triton.kernels import Int4Triton, QuantizedTriton, TritonKernels
+from gpu_worker.kernels.triton.kernels import Int4Triton, KeptTriton, QuantizedTriton, TritonKernels
 from gpu_worker.step.runner import Runner
 from ops.bench.gpu_check.bench import SEED, Bench
-from ops.bench.gpu_check.models import EIGHT_B, TINY, llama, replay, runner_of
+from ops.bench.gpu_check.models import (
+    EIGHT_B,
+    GPT_OSS_20B,
+    TINY,
+    TINY_EXPERTS,
+    Shape,
+    random_model,
+    replay,
+    runner_of,
+)
 from ops.bench.rig.plans import decodes
 from proto.worker_pb2 import StepPlan
 
@@ -32,18 +42,30 @@ def measure(bench: Bench) -> None:
     measure_model("bf16", TritonKernels(bench.device), AUTO, (1, 3) if bench.dry else BATCHES, bench)
 
 
+def measure_mixture(bench: Bench) -> None:
+    """The same, for a mixture of experts of fp4."""
+    shape, batches = (TINY_EXPERTS, (1,)) if bench.dry else (GPT_OSS_20B, BATCHES)
+    measure_model("gpt-oss 20B, fp4", KeptTriton(bench.device), AUTO, batches, bench, shape)
+
+
 def measure_model(
-    of: str, kernels: TritonKernels, pages: str, batches: tuple[int, ...], bench: Bench
+    of: str,
+    kernels: TritonKernels,
+    pages: str,
+    batches: tuple[int, ...],
+    bench: Bench,
+    shape: Shape | None = None,
 ) -> None:
-    """Add rows for a model with these kernels. `of`: its name in the table. `pages`: its KV format."""
-    shape, context = (TINY, 40) if bench.dry else (EIGHT_B, CONTEXT)
+    """Add rows for a model with these kernels. `of`: its name in the table. `pages`: its KV format. `shape`:
+    by default that of 8 billion weights."""
+    shape, context = shape or (TINY if bench.dry else EIGHT_B), 40 if bench.dry else CONTEXT
     kept = PageShape(shape["num_key_value_heads"], shape["head_dim"], shape["head_dim"])
     token_bytes = shape["num_hidden_layers"] * kernels.kv_format(pages, torch.bfloat16).token_bytes(kept)
-    weight_bytes = weight_bytes_of(shape, kernels)
-    if not bench.has_memory(weight_bytes):
+    every = weight_bytes_of(shape, kernels, 10_000)
+    if not bench.has_memory(every):
         bench.found.left_out.append(f"steps of {of}: the weights do not fit")
         return
-    model = llama(shape, kernels, torch.float32 if bench.dry else torch.bfloat16, bench)
+    model = random_model(shape, kernels, torch.float32 if bench.dry else torch.bfloat16, bench)
     for batch in batches:
         what = f"steps of {of} at batch {batch}"
         if not bench.has_time(what, 20):
@@ -55,7 +77,10 @@ def measure_model(
         launched = seconds(runner, batch, context, bench)
         (graph,) = replay(runner, [DecodeLayout(batch)], bench).graphs
         replayed = seconds(runner, batch, context, bench)
-        moved = weight_bytes + batch * (context - STEPS // 2) * token_bytes
+        read = context - STEPS // 2
+        if window := shape.get("sliding_window", 0):  # in every other layer
+            read = (read + min(read, window)) // 2
+        moved = weight_bytes_of(shape, kernels, batch) + batch * read * token_bytes
         floor = moved / bench.rates.bandwidth if bench.rates.bandwidth else 0.0
         row = {
             "numbers": of,
@@ -71,10 +96,15 @@ def measure_model(
         del runner, graph
 
 
-def weight_bytes_of(shape: dict[str, int], kernels: Kernels) -> float:
-    """Bytes of weights that a step reads. Of the embedding it reads only a few rows, which do not count."""
+def weight_bytes_of(shape: Shape, kernels: Kernels, tokens: int) -> float:
+    """Bytes of weights that a step of `tokens` tokens reads. Of the embedding it reads only a few rows, which
+    do not count, and experts of fp4 as far as tokens that choose them by chance go to them."""
     hidden, head = shape["hidden_size"], shape["head_dim"]
     attention = 2 * (shape["num_attention_heads"] + shape["num_key_value_heads"]) * head * hidden
+    if experts := shape.get("num_local_experts", 0):
+        selected = experts * (1 - (1 - shape["num_experts_per_tok"] / experts) ** tokens)
+        mixture = selected * 3 * hidden * shape["intermediate_size"] * 4.5 / 8
+        return shape["num_hidden_layers"] * (2 * attention + mixture) + 2 * shape["vocab_size"] * hidden
     layers = shape["num_hidden_layers"] * (attention + 3 * hidden * shape["intermediate_size"])
     words = shape["vocab_size"] * hidden
     if isinstance(kernels, Int4Triton):

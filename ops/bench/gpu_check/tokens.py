@@ -15,7 +15,7 @@ from gpu_worker.kernels.triton.kernels import TritonKernels
 from gpu_worker.models.registry import load_model
 from gpu_worker.step.runner import Runner
 from ops.bench.gpu_check.bench import SEED, Bench
-from ops.bench.gpu_check.models import BLOCK_SIZE, TINY, llama, replay, runner_of
+from ops.bench.gpu_check.models import BLOCK_SIZE, TINY, random_model, replay, runner_of
 from ops.bench.rig.plans import GREEDY
 from ops.runtime.settings import SHIPPED_MODEL
 from proto.arrays import pack, unpack
@@ -63,7 +63,7 @@ def _note(
 def _tiny(kernels: Kernels, bench: Bench) -> Runner:
     """A runner of a tiny random model. The model is the same each time."""
     bench.generator.manual_seed(SEED)
-    model = llama(TINY, kernels, torch.float32, bench)
+    model = random_model(TINY, kernels, torch.float32, bench)
     return runner_of(model, kernels, 8, 64, bench.device)
 
 

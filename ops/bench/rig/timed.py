@@ -20,7 +20,7 @@ from gpu_worker.kernels.attention import (
     StepMetadata,
 )
 from gpu_worker.kernels.interface import Kernels
-from gpu_worker.kernels.products import Linear, Mixture, Norm, Route, Routing, Unary
+from gpu_worker.kernels.products import Clamped, Expert, Linear, Mixture, Norm, Route, Routing, Unary
 from gpu_worker.kernels.sampling import Allowed, Sampled, SamplingState
 
 PARTS = ("projections", "attention", "rotation and KV write", "norms", "embedding", "head", "sampling")
@@ -55,9 +55,7 @@ class TimedKernels:
         product = self._kernels.gated(weight, bias, activation)
         return lambda hidden: self._timed("projections", product, hidden)
 
-    def mixture(
-        self, experts: Iterable[tuple[Tensor, Tensor]], count: int, activation: str = "silu"
-    ) -> Mixture:
+    def mixture(self, experts: Iterable[Expert], count: int, activation: str | Clamped = "silu") -> Mixture:
         mixture = self._kernels.mixture(experts, count, activation)
         return lambda *arguments: self._timed("projections", mixture, *arguments)
 

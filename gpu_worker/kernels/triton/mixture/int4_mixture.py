@@ -1,13 +1,37 @@
-"""A mixture of experts with weights of 4 bits: the tiles of `mixture.py`, the strips of `int4_tile.py`."""
+"""A mixture of experts with weights of 4 bits: the tiles of `mixture.py`, the strips of `int4_tile.py`.
+
+few pairs an expert    `multiply_tiles_int4` unpacks weights in registers: bound by reading the weights
+more                   some experts at a time are dequantized for `multiply_tiles`: bound by arithmetic
+"""
+
+from collections.abc import Iterator
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from gpu_worker.kernels.triton.mixture.mixture import OUTPUTS, ExpertWeights, TritonMixture, own_pairs
-from gpu_worker.kernels.triton.norm import activated
-from gpu_worker.kernels.triton.products.int4_tile import GROUP, GROUPS, STRIP, packed, scale_of, unpacked
+from gpu_worker.kernels.products import Clamped, scales_of
+from gpu_worker.kernels.triton.formats.factors import factor
+from gpu_worker.kernels.triton.mixture.mixture import (
+    OUTPUTS,
+    ExpertWeights,
+    TritonMixture,
+    constants,
+    multiply,
+    name_of,
+    own_pairs,
+)
+from gpu_worker.kernels.triton.norm import gated_product
+from gpu_worker.kernels.triton.products.int4_tile import (
+    GROUP,
+    GROUPS,
+    STRIP,
+    dequantized,
+    packed,
+    scale_of,
+    unpacked,
+)
 
 
 @triton.jit
@@ -17,8 +41,11 @@ def multiply_tiles_int4(
     tiles,
     weights,
     scales,
+    biases,
     routing_weights,
     out,
+    alpha,
+    limit,
     SIZE: tl.constexpr,
     OUTPUTS: tl.constexpr,
     STRIPS: tl.constexpr,
@@ -27,6 +54,7 @@ def multiply_tiles_int4(
     M: tl.constexpr,
     N: tl.constexpr,
     STAGES: tl.constexpr,
+    FP4: tl.constexpr,
     FACTOR: tl.constexpr,
 ):
     """As `multiply_tiles`; sums are [outputs, pairs], for weights are the left factor.
@@ -57,40 +85,103 @@ def multiply_tiles_int4(
             for group in tl.static_range(GROUPS):
                 place = (number + strip * STRIP + group * GROUP)[:, None]
                 x = tl.load(sources + place, mask=real & (place < SIZE), other=0.0).to(FACTOR)
-                product = tl.dot(unpacked(words, group, FACTOR), x, input_precision="ieee")
+                product = tl.dot(unpacked(words, group, FP4, FACTOR), x, input_precision="ieee")
                 sums += product * scale_of(strip_scales, group)[:, None]
                 if GATED:
-                    product = tl.dot(unpacked(up_words, group, FACTOR), x, input_precision="ieee")
+                    product = tl.dot(unpacked(up_words, group, FP4, FACTOR), x, input_precision="ieee")
                     ups += product * scale_of(up_scales, group)[:, None]
+        if biases is not None:
+            own = biases + expert * WIDTH + outs
+            sums += tl.load(own, mask=wanted, other=0.0).to(tl.float32)[:, None]
+            if GATED:
+                ups += tl.load(own + OUTPUTS, mask=wanted, other=0.0).to(tl.float32)[:, None]
         if GATED:
-            sums = activated(sums, ACTIVATION) * ups
+            sums = gated_product(sums, ups, alpha, limit, ACTIVATION)
         else:
             sums = sums * tl.load(routing_weights + pairs, mask=real, other=0.0)
         results = out + targets * OUTPUTS + outs[:, None]
         tl.store(results, sums.to(out.dtype.element_ty), mask=real & wanted[:, None])
 
 
-class Int4ExpertWeights(ExpertWeights):
-    """Weights of all experts, [count, strips, out, 32], and their scales, [count, strips, out]."""
+DEQUANTIZED_PAIRS = 128
+"""Pairs of an expert, on average, from which on experts are dequantized."""
+UNPACKED_PAIRS = 64
+"""Pairs of the largest tile of `multiply_tiles_int4`."""
+AT_ONCE_BYTES = 512 << 20
+"""Of the experts that are dequantized at a time."""
 
-    kernel = multiply_tiles_int4
+
+class Int4ExpertWeights(ExpertWeights):
+    """Weights of all experts, [count, strips, out, 32], their scales, [count, strips, out], and biases."""
 
     def __init__(self, count: int) -> None:
         super().__init__(count, None)
 
-    def take(self, number: int, weight: Tensor) -> None:
-        self._shape = weight.shape[0], weight.shape[1]
-        self._put(number, *packed(weight))
+    def take(self, number: int, weight: Tensor, bias: Tensor | None) -> None:
+        self._shape, self._dtype = (weight.shape[0], weight.shape[1]), weight.dtype
+        self._fp4 = scales_of(weight, "fp4") is not None
+        self._put(number, *packed(weight), bias)
 
     @property
     def shape(self) -> tuple[int, int]:
         return self._shape
 
     def tile_rows(self, pairs: int, hidden: Tensor) -> int:
-        return min(64, super().tile_rows(pairs, hidden))
+        rows = super().tile_rows(pairs, hidden)
+        return rows if pairs >= DEQUANTIZED_PAIRS * self._count else min(UNPACKED_PAIRS, rows)
 
-    def _tiling(self, device: torch.device, size: int, outputs: int, tile: int) -> dict[str, int]:
-        return {"N": OUTPUTS, "STRIPS": self.weights.shape[1], "STAGES": 4, "num_warps": 4}
+    def multiply(
+        self,
+        rows: Tensor,
+        sorted_pairs: tuple[Tensor, Tensor],
+        routing_weights: Tensor,
+        out: Tensor,
+        experts_per_token: int,
+        activation: str | Clamped | None,
+        tile: int,
+    ) -> None:
+        if tile > UNPACKED_PAIRS:
+            for first, own in self._dequantized():
+                multiply(
+                    rows, sorted_pairs, own, routing_weights, out, experts_per_token, activation, tile, first
+                )
+            return
+        order, tiles = sorted_pairs
+        outputs = out.shape[1]
+        multiply_tiles_int4[(len(tiles), triton.cdiv(outputs, OUTPUTS))](
+            rows,
+            order,
+            tiles,
+            self.weights,
+            self.scales,
+            self.biases,
+            routing_weights,
+            out,
+            *constants(activation),
+            SIZE=rows.shape[1],
+            OUTPUTS=outputs,
+            STRIPS=self.weights.shape[1],
+            EXPERTS_PER_TOKEN=experts_per_token,
+            ACTIVATION=name_of(activation),
+            M=tile,
+            N=OUTPUTS,
+            STAGES=4,
+            FP4=self._fp4,
+            FACTOR=factor(rows),
+            num_warps=4,
+        )
+
+    def _dequantized(self) -> Iterator[tuple[int, tuple[Tensor, None, Tensor | None]]]:
+        """Some experts at a time: the first one's number, their weights, no scales, and their biases."""
+        assert self.scales is not None
+        out, size = self._shape
+        most = max(1, AT_ONCE_BYTES // (out * size * self._dtype.itemsize))
+        room = torch.empty((min(most, self._count), out, size), dtype=self._dtype, device=self.weights.device)
+        for first in range(0, self._count, most):
+            some = slice(first, min(first + most, self._count))
+            matrices = room[: some.stop - first]
+            dequantized(self.weights[some], self.scales[some], matrices, self._fp4)
+            yield first, (matrices, None, None if self.biases is None else self.biases[some])
 
 
 class Int4Mixture(TritonMixture):

@@ -11,21 +11,24 @@ once. In a prompt a tile is a full matrix, whose rows are gathered as they are r
 """
 
 from collections.abc import Iterable
-from typing import Any, ClassVar
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from gpu_worker.kernels.products import Clamped, Expert
 from gpu_worker.kernels.reference.rows import FP8, quantized
 from gpu_worker.kernels.triton.formats.factors import factor
 from gpu_worker.kernels.triton.formats.fp8 import is_native, widen
 from gpu_worker.kernels.triton.mixture.pairs import sort_pairs
-from gpu_worker.kernels.triton.norm import activated
+from gpu_worker.kernels.triton.norm import gated_product
 
 OUTPUTS = 64
 """Outputs of an expert that a program computes."""
+MANY_PAIRS, MANY_OUTPUTS = 128, 128
+"""Pairs of the largest tile, and outputs that a program computes of such. It reads the fewer bytes from the
+cache for each operation the larger both are."""
 DEPTH_BYTES = 128
 """Bytes of a row that a program reads at a time."""
 
@@ -44,15 +47,20 @@ def own_pairs(tile, order, EXPERTS_PER_TOKEN: tl.constexpr, GATED: tl.constexpr,
     return pairs, real, sources.to(tl.int64), targets.to(tl.int64)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first_expert", "experts"])
 def multiply_tiles(
     rows,
     order,
     tiles,
     weights,
     scales,
+    biases,
     routing_weights,
     out,
+    first_expert,
+    experts,
+    alpha,
+    limit,
     SIZE: tl.constexpr,
     OUTPUTS: tl.constexpr,
     EXPERTS_PER_TOKEN: tl.constexpr,
@@ -63,15 +71,16 @@ def multiply_tiles(
     NATIVE_FP8: tl.constexpr,
     FACTOR: tl.constexpr,
 ):
-    """Multiply each tile of pairs with weights of its expert.
+    """Multiply each tile of pairs with weights of its expert, if it is one of `experts` from `first_expert`
+    on. `weights`, `scales` and `biases` are of these.
 
     With an ACTIVATION: hidden states of tokens by gates and ups [2 * OUTPUTS, SIZE], to sorted pairs. Without
     one: sorted pairs by weights [OUTPUTS, SIZE], times the pair's routing weight, to pairs.
     """
     GATED: tl.constexpr = ACTIVATION != ""
     tile = tiles + 3 * tl.program_id(0)
-    expert = tl.load(tile).to(tl.int64)
-    if expert >= 0:
+    expert = tl.load(tile).to(tl.int64) - first_expert
+    if (expert >= 0) & (expert < experts):
         pairs, real, sources, targets = own_pairs(tile, order, EXPERTS_PER_TOKEN, GATED, M)
         outs = tl.program_id(1) * N + tl.arange(0, N)
         wanted = outs < OUTPUTS
@@ -96,8 +105,14 @@ def multiply_tiles(
             sums = sums * tl.load(scales + first + outs, mask=wanted, other=0.0)[None, :]
             if GATED:
                 ups = ups * tl.load(scales + first + OUTPUTS + outs, mask=wanted, other=0.0)[None, :]
+        if biases is not None:
+            sums += tl.load(biases + first + outs, mask=wanted, other=0.0).to(tl.float32)[None, :]
+            if GATED:
+                ups += tl.load(biases + first + OUTPUTS + outs, mask=wanted, other=0.0).to(tl.float32)[
+                    None, :
+                ]
         if GATED:
-            sums = activated(sums, ACTIVATION) * ups
+            sums = gated_product(sums, ups, alpha, limit, ACTIVATION)
         else:
             sums = sums * tl.load(routing_weights + pairs, mask=real, other=0.0)[:, None]
         at_out = out + targets[:, None] * OUTPUTS + outs[None, :]
@@ -109,18 +124,18 @@ class TritonMixture:
 
     def __init__(
         self,
-        experts: Iterable[tuple[Tensor, Tensor]],
+        experts: Iterable[Expert],
         count: int,
-        activation: str,
+        activation: str | Clamped,
         weight_dtype: torch.dtype | None = None,
     ) -> None:
         """`weight_dtype`: type that weights are rounded to, int8 or fp8, with a scale for each output. None:
         weights stay as they are."""
         self._count, self._activation = count, activation
         self._up, self._down = self._new_weights(count, weight_dtype), self._new_weights(count, weight_dtype)
-        for number, (up, down) in enumerate(experts):
-            self._up.take(number, up)
-            self._down.take(number, down)
+        for number, expert in enumerate(experts):
+            self._up.take(number, expert.up, expert.up_bias)
+            self._down.take(number, expert.down, expert.down_bias)
 
     def __call__(self, hidden: Tensor, routing_weights: Tensor, selected_experts: Tensor) -> Tensor:
         """The results of a token's experts are added up in the order in which the experts were selected."""
@@ -129,43 +144,46 @@ class TritonMixture:
         size, inner = self._down.shape
         rows = self._up.tile_rows(pairs, hidden)
         sorted_pairs = sort_pairs(selected_experts, self._count, rows)
-        activations = hidden.new_empty((pairs, inner))
-        results = torch.empty((pairs, size), dtype=torch.float32, device=hidden.device)
+        activations, results = hidden.new_empty((pairs, inner)), hidden.new_empty((pairs, size))
         weights = routing_weights.contiguous()
         self._up.multiply(
             hidden.contiguous(), sorted_pairs, weights, activations, top_k, self._activation, rows
         )
-        self._down.multiply(activations, sorted_pairs, weights, results, top_k, "", rows)
-        return results.view(tokens, top_k, size).sum(1)
+        self._down.multiply(activations, sorted_pairs, weights, results, top_k, None, rows)
+        return results.view(tokens, top_k, size).sum(1, dtype=torch.float32)
 
     def _new_weights(self, count: int, weight_dtype: torch.dtype | None) -> "ExpertWeights":
         return ExpertWeights(count, weight_dtype)
 
 
 class ExpertWeights:
-    """Weights of all experts, [count, out, in], and the scales of their outputs, float32 [count, out]."""
+    """Weights of all experts, [count, out, in], the scales of their outputs, float32 [count, out], and their
+    biases, [count, out]."""
 
     weights: Tensor
     scales: Tensor | None = None
-    kernel: ClassVar[Any] = multiply_tiles
+    biases: Tensor | None = None
 
     def __init__(self, count: int, weight_dtype: torch.dtype | None) -> None:
         self._count, self._weight_dtype = count, weight_dtype
 
-    def take(self, number: int, weight: Tensor) -> None:
+    def take(self, number: int, weight: Tensor, bias: Tensor | None) -> None:
         scales = None
         if self._weight_dtype is not None:
             weight, scales = quantized(weight, self._weight_dtype)
             weight = weight.view(torch.uint8) if self._weight_dtype == FP8 else weight
-        self._put(number, weight, scales)
+        self._put(number, weight, scales, bias)
 
-    def _put(self, number: int, weight: Tensor, scales: Tensor | None) -> None:
+    def _put(self, number: int, weight: Tensor, scales: Tensor | None, bias: Tensor | None) -> None:
         if number == 0:
             self.weights = weight.new_empty((self._count, *weight.shape))
             self.scales = None if scales is None else scales.new_empty((self._count, *scales.shape))
+            self.biases = None if bias is None else bias.new_empty((self._count, *bias.shape))
         self.weights[number] = weight
         if scales is not None and self.scales is not None:
             self.scales[number] = scales
+        if bias is not None and self.biases is not None:
+            self.biases[number] = bias
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -186,35 +204,69 @@ class ExpertWeights:
         routing_weights: Tensor,
         out: Tensor,
         experts_per_token: int,
-        activation: str,
+        activation: str | Clamped | None,
         tile: int,
     ) -> None:
-        """See `multiply_tiles`. `sorted_pairs`: of `sort_pairs`, in tiles of `tile` pairs."""
-        order, tiles = sorted_pairs
-        size, outputs = rows.shape[1], out.shape[1]
-        self.kernel[(len(tiles), triton.cdiv(outputs, OUTPUTS))](
+        """See `multiply_tiles`. `sorted_pairs`: of `sort_pairs`, in tiles of `tile` pairs. `activation`: None
+        for the product with down."""
+        multiply(
             rows,
-            order,
-            tiles,
-            self.weights,
-            self.scales,
+            sorted_pairs,
+            (self.weights, self.scales, self.biases),
             routing_weights,
             out,
-            SIZE=size,
-            OUTPUTS=outputs,
-            EXPERTS_PER_TOKEN=experts_per_token,
-            ACTIVATION=activation,
-            M=tile,
-            FACTOR=factor(rows),
-            **self._tiling(rows.device, size, outputs, tile),
+            experts_per_token,
+            activation,
+            tile,
         )
 
-    def _tiling(self, device: torch.device, size: int, outputs: int, tile: int) -> dict[str, int]:
-        """Further constants of the kernel, for rows of `size` numbers and tiles of `tile` pairs."""
-        return {
-            "N": min(OUTPUTS, max(16, triton.next_power_of_2(outputs))),
-            "K": min(DEPTH_BYTES // self.weights.itemsize, max(16, triton.next_power_of_2(size))),
-            "NATIVE_FP8": is_native(device),
-            "num_warps": 8 if tile == 128 else 4,
-            "num_stages": 3,
-        }
+
+def multiply(
+    rows: Tensor,
+    sorted_pairs: tuple[Tensor, Tensor],
+    own: tuple[Tensor, Tensor | None, Tensor | None],
+    routing_weights: Tensor,
+    out: Tensor,
+    experts_per_token: int,
+    activation: str | Clamped | None,
+    tile: int,
+    first_expert: int = 0,
+) -> None:
+    """See `ExpertWeights.multiply`. `own`: weights, scales and biases of experts from `first_expert` on."""
+    order, tiles = sorted_pairs
+    weights = own[0]
+    size, outputs = rows.shape[1], out.shape[1]
+    outs = MANY_OUTPUTS if tile == MANY_PAIRS else OUTPUTS
+    width = min(outs, max(16, triton.next_power_of_2(outputs)))
+    multiply_tiles[(len(tiles), triton.cdiv(outputs, width))](
+        rows,
+        order,
+        tiles,
+        *own,
+        routing_weights,
+        out,
+        first_expert,
+        len(weights),
+        *constants(activation),
+        SIZE=size,
+        OUTPUTS=outputs,
+        EXPERTS_PER_TOKEN=experts_per_token,
+        ACTIVATION=name_of(activation),
+        M=tile,
+        N=width,
+        K=min(DEPTH_BYTES // weights.itemsize, max(16, triton.next_power_of_2(size))),
+        NATIVE_FP8=is_native(rows.device),
+        FACTOR=factor(rows),
+        num_warps=8 if tile == MANY_PAIRS else 4,
+        num_stages=3,
+    )
+
+
+def constants(activation: str | Clamped | None) -> tuple[float, float]:
+    """`alpha` and `limit` of a kernel."""
+    return (activation.alpha, activation.limit) if isinstance(activation, Clamped) else (0.0, 0.0)
+
+
+def name_of(activation: str | Clamped | None) -> str:
+    """ACTIVATION of a kernel."""
+    return "clamped" if isinstance(activation, Clamped) else activation or ""

@@ -12,17 +12,15 @@ import torch
 import triton
 from torch import Tensor
 
+from gpu_worker.kernels.products import scales_of
 from gpu_worker.kernels.reference.quantized import AT_ONCE
 from gpu_worker.kernels.triton.formats.factors import factor
-from gpu_worker.kernels.triton.products.int4_tile import add_splits, dequantize_strips, multiply_int4, packed
+from gpu_worker.kernels.triton.products.int4_tile import add_splits, dequantized, multiply_int4, packed
 from gpu_worker.kernels.triton.products.linear import TritonLinear
 
 MOST_TOKENS = 256
 """Tokens up to which `multiply_int4` computes a product. Dequantizing the matrix for cuBLAS moves 5 bytes a
 weight, whatever the number of tokens."""
-
-DEQUANTIZED_OUTS = 64
-"""Outputs that a program of `dequantize_strips` takes."""
 
 PART = 1024
 """Outputs of a token that a program of `add_splits` takes."""
@@ -75,6 +73,7 @@ class TritonInt4Linear:
     def __init__(self, weight: Tensor, bias: Tensor | None, processors: int) -> None:
         self._out, self._in = weight.shape
         self._bias, self._dtype, self._processors = bias, weight.dtype, processors
+        self._fp4 = scales_of(weight, "fp4") is not None
         parts = [packed(weight[first : first + AT_ONCE]) for first in range(0, self._out, AT_ONCE)]
         words, scales = zip(*parts, strict=True)
         self._packed, self._scales = torch.cat(words, 1), torch.cat(scales, 1)
@@ -134,14 +133,13 @@ class TritonInt4Linear:
             TOGETHER=chosen.together,
             STAGES=chosen.stages,
             ADDED=added,
+            FP4=self._fp4,
             FACTOR=factor(hidden),
             num_warps=chosen.warps,
         )
 
     def _dequantized(self) -> TritonLinear:
         """A product with the dequantized matrix, which is freed with it."""
-        matrix = torch.empty((self._out, self._in), dtype=self._dtype, device=self._packed.device)
-        dequantize_strips[(len(self._packed), triton.cdiv(self._out, DEQUANTIZED_OUTS))](
-            self._packed, self._scales, matrix, IN=self._in, OUT=self._out, OUTS=DEQUANTIZED_OUTS, num_warps=4
-        )
-        return TritonLinear(matrix, self._bias, self._dtype)
+        matrices = torch.empty((1, self._out, self._in), dtype=self._dtype, device=self._packed.device)
+        dequantized(self._packed[None], self._scales, matrices, self._fp4)
+        return TritonLinear(matrices[0], self._bias, self._dtype)

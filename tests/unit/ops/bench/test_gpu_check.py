@@ -55,7 +55,7 @@ def test_a_dry_run_from_end_to_end(tmp_path: Path) -> None:
         "products of 4 bits, torch.float32": 1,
     }
     assert [row["share that is the CPU's"] for row in tables["tokens"]] == [1, 1, 1]
-    assert [row["batch"] for row in tables["steps"]] == [1, 3, 1, 1]
+    assert [row["batch"] for row in tables["steps"]] == [1, 3, 1, 1, 1]
     named = (
         "rates",
         "decode",

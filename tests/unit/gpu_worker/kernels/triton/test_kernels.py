@@ -6,7 +6,7 @@ from torch.testing import assert_close
 
 from gpu_worker.kernels.attention import LayerCache, Rotary
 from gpu_worker.kernels.kv_sizes import AUTO, PageShape
-from gpu_worker.kernels.products import ByteWeight, ScaledWeight
+from gpu_worker.kernels.products import ByteWeight, Expert, ScaledWeight
 from gpu_worker.kernels.reference.attention import ReferenceStep
 from gpu_worker.kernels.reference.kept import KeptReference
 from gpu_worker.kernels.reference.kernels import ACTIVATIONS, ReferenceKernels
@@ -18,6 +18,7 @@ from gpu_worker.kernels.triton.mixture.int4_mixture import Int4Mixture
 from gpu_worker.kernels.triton.mixture.mixture import TritonMixture
 from gpu_worker.kernels.triton.norm import TritonNorm, gated
 from tests.support.paged import make_step, zeros
+from tests.support.scaled import scaled_fp4
 from tests.support.triton_paged import kv_format
 
 pytestmark = pytest.mark.usefixtures("poisoned")
@@ -211,5 +212,11 @@ def test_weights_of_a_checkpoint_stay_as_they_are() -> None:
         found = kernels.linear(weight)(hidden)
         assert_close(found, reference.linear(weight)(hidden), atol=1e-3, rtol=1e-3)
     down = ScaledWeight.of(torch.ones(64, 32), torch.ones(64, 1).half())
-    assert type(kernels.mixture([(four, down)] * 2, 2)) is Int4Mixture
-    assert type(kernels.mixture([(weights[1], down)] * 2, 2)) is TritonMixture
+    assert type(kernels.mixture([Expert(four, down)] * 2, 2)) is Int4Mixture
+    assert type(kernels.mixture([Expert(weights[1], down)] * 2, 2)) is TritonMixture
+    floats = [Expert(scaled_fp4(32, 64), scaled_fp4(64, 16))] * 2
+    assert type(kernels.mixture(floats, 2)) is Int4Mixture
+    for tokens in (3, 300):  # unpacked in registers, and dequantized
+        weight, hidden = scaled_fp4(40, 200), torch.randn(tokens, 200, generator=drawn)
+        found, plain = kernels.linear(weight)(hidden), hidden @ weight.clone().T
+        assert_close(found, plain, atol=1e-4, rtol=1e-4)

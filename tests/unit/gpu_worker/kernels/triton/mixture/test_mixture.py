@@ -1,15 +1,20 @@
 """Mixtures of experts give what the reference gives, which computes one expert after the other."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from gpu_worker.kernels.products import Clamped, Expert
 from gpu_worker.kernels.reference.int4 import Int4Reference
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.reference.rows import FP8, quantized, widened
-from gpu_worker.kernels.triton.kernels import Int4Triton, QuantizedTriton, TritonKernels
+from gpu_worker.kernels.triton.kernels import Int4Triton, KeptTriton, QuantizedTriton, TritonKernels
+from gpu_worker.kernels.triton.mixture import int4_mixture
 from gpu_worker.kernels.triton.mixture.pairs import sort_pairs
+from tests.support.scaled import scaled_fp4
 
 pytestmark = pytest.mark.usefixtures("poisoned")
 
@@ -26,11 +31,14 @@ def routed(tokens: int, top_k: int, experts: int, seed: int = 0) -> tuple[Tensor
     return scores.sigmoid()[:, :top_k].contiguous(), scores.topk(top_k).indices
 
 
-def weights(experts: int, size: int, inner: int) -> list[tuple[Tensor, Tensor]]:
-    return [
-        (drawn(2 * inner, size, seed=2 * expert) / size**0.5, drawn(size, inner, seed=2 * expert + 1))
-        for expert in range(experts)
-    ]
+def weights(experts: int, size: int, inner: int, biased: bool = False) -> list[Expert]:
+    found = []
+    for expert in range(experts):
+        up = drawn(2 * inner, size, seed=2 * expert) / size**0.5
+        down = drawn(size, inner, seed=2 * expert + 1)
+        biases = (drawn(2 * inner, seed=expert + 99), drawn(size, seed=expert + 199)) if biased else ()
+        found.append(Expert(up, down, *biases))
+    return found
 
 
 @pytest.mark.parametrize(
@@ -69,10 +77,24 @@ def test_mixture(tokens: int, top_k: int, experts: int, size: int, inner: int, a
     assert_close(found, right, atol=2e-5, rtol=1e-4, equal_nan=True)
 
 
+@pytest.mark.parametrize("tokens", [1, 70])
+def test_biases_and_clamped_gates(tokens: int) -> None:
+    """The experts of gpt-oss."""
+    hidden, own = 4 * drawn(tokens, 40, seed=9), weights(4, 40, 24, biased=True)
+    routing = routed(tokens, 3, 4)
+    hidden[tokens // 2, 3] = torch.nan
+    right, found = (
+        kernels.mixture(iter(own), 4, Clamped(1.7, 2.0))(hidden, *routing)
+        for kernels in (ReferenceKernels(), TritonKernels(DEVICE))
+    )
+    assert found.isnan().all(1).nonzero().flatten().tolist() == [tokens // 2]
+    assert_close(found, right, atol=2e-5, rtol=1e-4, equal_nan=True)
+
+
 def test_in_bfloat16() -> None:
     hidden, own = (
         drawn(20, 64).bfloat16(),
-        [(up.bfloat16(), down.bfloat16()) for up, down in weights(4, 64, 32)],
+        [Expert(each.up.bfloat16(), each.down.bfloat16()) for each in weights(4, 64, 32)],
     )
     routing = routed(20, 2, 4)
     right, found = (
@@ -88,20 +110,40 @@ def test_weights_of_one_byte(numbers: torch.dtype) -> None:
     """As with what is left of the weights; activations are not rounded."""
     hidden, own = drawn(9, 40), weights(4, 40, 24)
     left = [
-        tuple(widened(*(each.float() for each in quantized(part, numbers)), part.dtype) for part in pair)
-        for pair in own
+        Expert(
+            *(
+                widened(*(each.float() for each in quantized(part, numbers)), part.dtype)
+                for part in (expert.up, expert.down)
+            )
+        )
+        for expert in own
     ]
     routing = routed(9, 2, 4)
-    right = ReferenceKernels().mixture(iter(left), 4)(hidden, *routing)  # type: ignore[arg-type]
+    right = ReferenceKernels().mixture(iter(left), 4)(hidden, *routing)
     found = QuantizedTriton(DEVICE, numbers).mixture(iter(own), 4)(hidden, *routing)
     assert_close(found, right, atol=2e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("at_once", [10_000, 1 << 30])
+@pytest.mark.parametrize("many", [0, 1000])
 @pytest.mark.parametrize(
     ("tokens", "top_k", "experts", "size", "inner"), [(1, 2, 5, 32, 48), (70, 3, 4, 130, 80)]
 )
-def test_weights_of_4_bits(tokens: int, top_k: int, experts: int, size: int, inner: int) -> None:
-    hidden, own = drawn(tokens, size, seed=9), weights(experts, size, inner)
+def test_weights_of_4_bits(
+    tokens: int,
+    top_k: int,
+    experts: int,
+    size: int,
+    inner: int,
+    many: int,
+    at_once: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Unpacked in registers; and dequantized, all experts at once or one after the other."""
+    monkeypatch.setattr(int4_mixture, "DEQUANTIZED_PAIRS", many)
+    monkeypatch.setattr(int4_mixture, "UNPACKED_PAIRS", 64 if many else 8)
+    monkeypatch.setattr(int4_mixture, "AT_ONCE_BYTES", at_once)
+    hidden, own = drawn(tokens, size, seed=9), weights(experts, size, inner, biased=True)
     routing = routed(tokens, top_k, experts)
     hidden[tokens // 2, 3] = torch.nan
     right, found = (
@@ -110,3 +152,21 @@ def test_weights_of_4_bits(tokens: int, top_k: int, experts: int, size: int, inn
     )
     assert found.isnan().all(1).nonzero().flatten().tolist() == [tokens // 2]
     assert_close(found, right, atol=2e-5, rtol=1e-4, equal_nan=True)
+
+
+@pytest.mark.parametrize("many", [0, 1000])
+@pytest.mark.parametrize("tokens", [1, 70])
+def test_weights_of_fp4(tokens: int, many: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None is rounded again: the result is that of plain weights."""
+    monkeypatch.setattr(int4_mixture, "DEQUANTIZED_PAIRS", many)
+    monkeypatch.setattr(int4_mixture, "UNPACKED_PAIRS", 64 if many else 8)
+    hidden = drawn(tokens, 160, seed=9)
+    own = [
+        Expert(scaled_fp4(96, 160), scaled_fp4(160, 48), drawn(96, seed=1), drawn(160, seed=2))
+        for _ in range(4)
+    ]
+    plain = [replace(each, up=each.up.clone(), down=each.down.clone()) for each in own]
+    routing = routed(tokens, 3, 4)
+    right = ReferenceKernels().mixture(iter(plain), 4, Clamped(1.7, 7.0))(hidden, *routing)
+    found = KeptTriton(DEVICE).mixture(iter(own), 4, Clamped(1.7, 7.0))(hidden, *routing)
+    assert_close(found, right, atol=1e-3, rtol=1e-4)
