@@ -43,8 +43,8 @@ def activated(gate, ACTIVATION: tl.constexpr):
 def gated_product(gate, up, alpha, limit, ACTIVATION: tl.constexpr):
     """activation(gate) * up. If ACTIVATION is clamped, it is gpt-oss's: see `products.Clamped`."""
     if ACTIVATION == "clamped":
-        gate = tl.minimum(gate, limit, propagate_nan=tl.PropagateNan.ALL)
-        up = tl.clamp(up, -limit, limit, propagate_nan=tl.PropagateNan.ALL)
+        gate = tl.where(gate > limit, limit, gate)  # NaN stays NaN
+        up = tl.where(up > limit, limit, tl.where(up < -limit, -limit, up))
         result = (up + 1.0) * (gate / (1.0 + tl.exp(-alpha * gate)))
     else:
         result = activated(gate, ACTIVATION) * up
