@@ -21,9 +21,9 @@ from gpu_worker.kernels.attention import AttentionSpec, LayerCache, Rotary
 from gpu_worker.kernels.kv_sizes import AUTO, PageShape
 from gpu_worker.kernels.products import Clamped, Expert, Routing
 from gpu_worker.kernels.reference.rows import FP8
+from gpu_worker.kernels.triton import gpu
 from gpu_worker.kernels.triton.attention.attention import TritonStep
 from gpu_worker.kernels.triton.copies import BlockCopies
-from gpu_worker.kernels.triton.formats import fp8
 from gpu_worker.kernels.triton.kv import FORMATS
 from gpu_worker.kernels.triton.mixture.int4_mixture import Int4Mixture
 from gpu_worker.kernels.triton.mixture.mixture import TritonMixture
@@ -82,7 +82,7 @@ def main(capability: int) -> None:
         print(capability, name, *numbers, flush=True)
 
     JITFunction.run = compiled
-    fp8.capability = lambda device: divmod(capability, 10)
+    gpu.capability = lambda device: divmod(capability, 10)
     launch_all()
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gpu_worker.kernels.triton import gpu
 from gpu_worker.kernels.triton.copies import BlockCopies
-from gpu_worker.kernels.triton.formats import fp8
 from gpu_worker.kernels.triton.kernels import INTERPRETED, TritonKernels
 from tests.support.ptx.driver import EmulatedDriver, activate
 
@@ -28,7 +28,7 @@ def emulate(capability: int) -> EmulatedDriver:
         copy(copies, sources, targets)
         driver.further = ()
 
-    fp8.capability = lambda device: divmod(capability, 10)  # type: ignore[assignment]
+    gpu.capability = lambda device: divmod(capability, 10)  # type: ignore[assignment]
     TritonKernels.__init__ = begin  # type: ignore[assignment,method-assign]
     BlockCopies.__call__ = with_pages  # type: ignore[method-assign]
     return driver

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import torch
@@ -108,13 +109,12 @@ class RandomCheckpoint(Checkpoint):
 
 def random_model(shape: Shape, kernels: Kernels, dtype: torch.dtype, bench: Bench) -> CausalLM:
     """A Llama of this shape with random weights, or, with experts, a gpt-oss."""
-    name, kind = ("GptOss", "gpt_oss") if "num_local_experts" in shape else ("Llama", "llama")
-    config = {
-        "architectures": [f"{name}ForCausalLM"],
-        "model_type": kind,
-        "rms_norm_eps": 1e-5,
-        **shape,
-    }
+    config: dict[str, Any] = {"rms_norm_eps": 1e-5, **shape}
+    if "num_local_experts" in shape:
+        config |= {"architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss"}
+        config |= {"quantization_config": {"quant_method": "mxfp4"}}
+    else:
+        config |= {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
 
     @contextmanager
     def made(*_: object) -> Iterator[Checkpoint]:

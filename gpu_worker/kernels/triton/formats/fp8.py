@@ -7,22 +7,16 @@ Hopper and Ada convert fp8 in one instruction. Other GPUs do not, and the conver
 does not round to even: there a few operations on the bits give the same result.
 """
 
-from functools import cache
-
 import torch
 import triton
 import triton.language as tl
 
+from gpu_worker.kernels.triton import gpu
+
 
 def is_native(device: torch.device) -> bool:
     """Whether the device converts fp8 itself."""
-    return capability(device) >= (8, 9)
-
-
-@cache
-def capability(device: torch.device) -> tuple[int, int]:
-    """What a GPU can do; nothing for a CPU, where Triton interprets."""
-    return torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
+    return gpu.capability(device) >= (8, 9)
 
 
 @triton.jit

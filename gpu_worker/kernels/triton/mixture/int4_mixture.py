@@ -14,8 +14,8 @@ from torch import Tensor
 from gpu_worker.kernels.products import Clamped, scales_of
 from gpu_worker.kernels.triton.formats.factors import factor
 from gpu_worker.kernels.triton.mixture.mixture import (
-    OUTPUTS,
     ExpertWeights,
+    Tiling,
     TritonMixture,
     constants,
     multiply,
@@ -64,11 +64,11 @@ def multiply_tiles_int4(
     """
     GATED: tl.constexpr = ACTIVATION != ""
     WIDTH: tl.constexpr = 2 * OUTPUTS if GATED else OUTPUTS
-    tile = tiles + 3 * tl.program_id(0)
+    tile = tiles + 3 * tl.program_id(1)
     expert = tl.load(tile).to(tl.int64)
     if expert >= 0:
         pairs, real, rows_read, targets = own_pairs(tile, order, EXPERTS_PER_TOKEN, GATED, M)
-        outs = tl.program_id(1) * N + tl.arange(0, N)
+        outs = tl.program_id(0) * N + tl.arange(0, N)
         wanted = outs < OUTPUTS
         number = tl.arange(0, GROUP)
         sources = rows + rows_read * SIZE
@@ -103,12 +103,19 @@ def multiply_tiles_int4(
         tl.store(results, sums.to(out.dtype.element_ty), mask=real & wanted[:, None])
 
 
-DEQUANTIZED_PAIRS = 128
+DEQUANTIZED_PAIRS = 192
 """Pairs of an expert, on average, from which on experts are dequantized."""
 UNPACKED_PAIRS = 64
 """Pairs of the largest tile of `multiply_tiles_int4`."""
 AT_ONCE_BYTES = 512 << 20
 """Of the experts that are dequantized at a time."""
+
+
+def unpacked_tiling(pairs: int, gated: bool) -> Tiling:
+    """See `tiling`. A strip has 64 bytes of a row."""
+    if pairs == UNPACKED_PAIRS:
+        return Tiling(64, 64, 4, 2) if gated else Tiling(128, 64, 4, 3)
+    return Tiling(32 if gated else 64, 64, 2, 3)
 
 
 class Int4ExpertWeights(ExpertWeights):
@@ -148,7 +155,8 @@ class Int4ExpertWeights(ExpertWeights):
             return
         order, tiles = sorted_pairs
         outputs = out.shape[1]
-        multiply_tiles_int4[(len(tiles), triton.cdiv(outputs, OUTPUTS))](
+        chosen = unpacked_tiling(tile, activation is not None)
+        multiply_tiles_int4[(triton.cdiv(outputs, chosen.outputs), len(tiles))](
             rows,
             order,
             tiles,
@@ -164,11 +172,11 @@ class Int4ExpertWeights(ExpertWeights):
             EXPERTS_PER_TOKEN=experts_per_token,
             ACTIVATION=name_of(activation),
             M=tile,
-            N=OUTPUTS,
-            STAGES=4,
+            N=chosen.outputs,
+            STAGES=chosen.stages,
             FP4=self._fp4,
             FACTOR=factor(rows),
-            num_warps=4,
+            num_warps=chosen.warps,
         )
 
     def _dequantized(self) -> Iterator[tuple[int, tuple[Tensor, None, Tensor | None]]]:

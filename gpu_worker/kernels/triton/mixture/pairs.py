@@ -18,8 +18,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-CHUNK = 1024
-"""Pairs that a program reads at a time."""
+CHUNKS = (1024, 8192)
+"""Pairs that a program reads at a time, of few and of many."""
 
 
 @triton.jit(do_not_specialize=["pairs"])
@@ -81,7 +81,9 @@ def sort_pairs(selected_experts: Tensor, num_experts: int, rows: int) -> tuple[T
     order = torch.empty(pairs, dtype=torch.int32, device=device)
     tiles = torch.empty((room, 3), dtype=torch.int32, device=device)
     selected_experts = selected_experts.contiguous()
-    count_pairs[(num_experts,)](selected_experts, counts, pairs, CHUNK=CHUNK, num_warps=4)
+    chunk = CHUNKS[pairs > CHUNKS[0]]
+    warps = chunk // 512 if chunk > 1024 else 4
+    count_pairs[(num_experts,)](selected_experts, counts, pairs, CHUNK=chunk, num_warps=warps)
     place_pairs[(num_experts,)](
         selected_experts,
         counts,
@@ -92,7 +94,7 @@ def sort_pairs(selected_experts: Tensor, num_experts: int, rows: int) -> tuple[T
         EXPERTS=num_experts,
         EXPERTS_PADDED=triton.next_power_of_2(num_experts),
         ROWS=rows,
-        CHUNK=CHUNK,
-        num_warps=4,
+        CHUNK=chunk,
+        num_warps=warps,
     )
     return order, tiles

@@ -30,7 +30,10 @@ def test_every_kernel_becomes_machine_code() -> None:
     others = {"norm_rows", "gate_rows", "copy_blocks"}
     assert set(found) == attention | sampling | products | mixtures | others
     for line in lines:
-        assert line[4] == "0" or (line[0] == "80" and "int4" not in line[1]), f"beside the registers: {line}"
+        # Larger tiles of experts of 4 bits are faster than smaller ones, though they spill.
+        most = 160 if line[1] == "multiply_tiles_int4" else 0
+        ampere = line[0] == "80" and "int4" not in line[1]
+        assert ampere or int(line[4]) <= most, f"beside the registers: {line}"
     assert found.count("attend_tile") == 14 * (2 if AMPERE else 1)
     # What a decode of 64 or 128 positions, or of 32 rows, may take while they are read: docs/gpu.md.
     for kernel, limits in {"attend_tile": (400, 800, 640), "attend_latent": (710, 890, 770)}.items():

@@ -1,0 +1,19 @@
+"""What a GPU can do, by its compute capability (CUDA C++ Programming Guide, "Compute Capabilities")."""
+
+from functools import cache
+
+import torch
+
+
+@cache
+def capability(device: torch.device) -> tuple[int, int]:
+    """The compute capability of a GPU; (0, 0) of a CPU, where Triton interprets."""
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
+
+
+def shared_memory(device: torch.device) -> int:
+    """Bytes of shared memory that a program may have."""
+    major, minor = capability(device)
+    if major in (9, 10):
+        return 227 << 10
+    return (163 if (major, minor) in ((8, 0), (8, 7)) else 99) << 10
