@@ -18,6 +18,7 @@ import torch
 
 from gpu_worker.kernels.attention import Rotary
 from gpu_worker.kernels.kv_sizes import AUTO
+from gpu_worker.kernels.products import Expert
 from gpu_worker.kernels.triton.attention.attention import TritonStep
 from gpu_worker.kernels.triton.mixture.int4_mixture import Int4Mixture
 from gpu_worker.kernels.triton.mixture.mixture import TritonMixture
@@ -74,7 +75,7 @@ def rotation(kv: str) -> Callable[[], Any]:
 
 
 def mixture(kind: type[TritonMixture], tokens: int) -> Callable[[], Any]:
-    experts = [(torch.randn((512, 512)).to(BF16), torch.randn((512, 256)).to(BF16)) for _ in range(4)]
+    experts = [Expert(torch.randn((512, 512)).to(BF16), torch.randn((512, 256)).to(BF16)) for _ in range(4)]
     hidden, selected_experts = (
         torch.randn((tokens, 512)).to(BF16),
         torch.arange(2 * tokens).view(tokens, 2) % 4,

@@ -40,6 +40,7 @@ from tests.support.scaled import scaled_fp4
 
 TYPES = {
     torch.float32: "fp32",
+    torch.float64: "fp64",
     torch.bfloat16: "bf16",
     torch.float16: "fp16",
     torch.int8: "i8",

@@ -13,17 +13,33 @@ the tokens before it have less than `top_p` of the mass. Otherwise top-p drops i
 it becomes the new edge, and a token before it is drawn. Few such rounds are needed: tokens are drawn with
 their probabilities, so the first drawn token is kept with a probability of at least `top_p`.
 
-A program handles one row. It reads the row's scores, 4 bytes each, once in each of these passes:
+There are two launches, and logits are read once:
 
-    1                   subtracts the best score, divides by the temperature, writes the score
-    2 + up to 14        with top-k: each counts the tokens before four scores
-    1                   draws; with top-p 2 or more
+    draw_parts   A program takes a part of a row. Without top-k and top-p it draws a token. Otherwise it finds
+                 the best score of each group of tokens, and the number, or mass, of those that min-p keeps.
+    draw_rows    A program takes a row. Without top-k and top-p it takes the best of the parts' tokens. With
+                 these it draws from the groups with the best scores, which it holds in registers.
+
+All tokens with a score above the best of the groups that are left out are in the chosen groups. These are
+enough for top-k up to the number of groups, and for top-p if they have its mass. Otherwise the program reads
+the row's logits again, once for each step of the bisection and for each draw.
 """
 
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
-from gpu_worker.kernels.sampling import INTEGERS, NUMBERS
+from gpu_worker.kernels.sampling import INTEGERS, NUMBERS, SamplingState
+
+GROUP = 64
+"""Tokens of a group."""
+CHOSEN = 64
+"""Groups that a program of `draw_rows` holds in registers."""
+PART = 4096
+"""Tokens that a program of `draw_parts` takes."""
+TILE = 4096
+"""Logits that a program of `draw_rows` reads at a time if these are not enough."""
 
 TEMPERATURE = tl.constexpr(NUMBERS["temperature"])
 TOP_P = tl.constexpr(NUMBERS["top_p"])
@@ -35,10 +51,10 @@ DROPPED_TOKENS = tl.constexpr(INTEGERS["dropped_tokens"])
 
 LOWEST = tl.constexpr(0x7F800000)
 """The `depth` of -inf."""
-LEAST = tl.constexpr(-2.82)
-"""A number below the least noise, -log(-log(2^-24)), and so below the best score, 0, with any noise."""
+MARGIN = tl.constexpr(1e-3)
+"""More than twice the error of `rough_gumbel`."""
 PIVOTS = tl.constexpr(4)
-"""Scores that one pass of the bisection for top-k compares all tokens with."""
+"""Scores that one pass over a row's logits compares all tokens with."""
 
 
 @triton.jit
@@ -73,21 +89,157 @@ def gumbel(chance):
 
 
 @triton.jit
-def scale(logits, scores, best, temperature, floor, vocabulary, TILE: tl.constexpr):
-    """Write the scores of a row. Returns the number of scores that are no deeper than `floor`."""
-    count = 0
-    for start in range(0, vocabulary, TILE):
-        at = start + tl.arange(0, TILE)
-        inside = at < vocabulary
-        own = tl.div_rn(tl.load(logits + at, mask=inside, other=float("-inf")) - best, temperature)
-        tl.store(scores + at, own, mask=inside)
-        count += tl.sum((inside & (depth(own) <= floor)).to(tl.int32), axis=0)
-    return count
+def rough_gumbel(chance):
+    """The same in float32, to some 2e-5."""
+    series = chance * (1.0 + chance * (0.5 + chance * (1.0 / 3.0)))  # where the logarithm is too coarse
+    return -tl.log(tl.where(chance < 0.01, series, -tl.log(1.0 - chance)))
 
 
 @triton.jit
-def edge_of_best(scores, wanted, floor, count, vocabulary, TILE: tl.constexpr):
-    """The edge after the best `wanted` tokens of the `count` that are no deeper than `floor`.
+def score_of(logits, at, inside, best, temperature):
+    """Scores of the tokens `at`; -inf of those that are not `inside` the vocabulary."""
+    own = tl.load(logits + at, mask=inside, other=float("-inf"))
+    return tl.div_rn(own - best, temperature)
+
+
+@triton.jit
+def drawn_of(own, kept, at, word0, word1, vocabulary):
+    """The token of those `kept` with the greatest sum of score and noise, and roughly that sum. If there is
+    none: -1 and -inf."""
+    chance = uniform(at, word0, word1)
+    rough = tl.where(kept, own + rough_gumbel(chance), float("-inf"))
+    peak = tl.max(rough)
+    close = kept & (rough >= peak - MARGIN)
+    token = tl.min(tl.where(close, at, vocabulary))
+    if tl.sum(close.to(tl.int32)) > 1:
+        noisy = tl.where(close, own + gumbel(chance), float("-inf"))
+        token = tl.min(tl.where(close & (noisy == tl.max(noisy)), at, vocabulary))
+    return tl.where(token < vocabulary, token, -1), peak
+
+
+@triton.jit
+def mass_of(own, kept):
+    """Sum of exp(score) of the tokens that are `kept`. The best token has mass 1."""
+    return tl.sum(tl.where(kept, tl.exp(own), 0.0).to(tl.float64))
+
+
+@triton.jit
+def count_of(kept):
+    return tl.sum(kept.to(tl.int32))
+
+
+@triton.jit
+def random_words(integers, position):
+    """Two words that the noise of a row's tokens follows from. `integers`: the row's."""
+    seed, sequence = tl.load(integers + SEED), tl.load(integers + SEQUENCE_INDEX)
+    # The position in the whole text, tokens that a rolling context has dropped included.
+    place = position + tl.load(integers + DROPPED_TOKENS)
+    zero = tl.full([], 0, tl.int32)
+    word0, word1, _, _ = tl.philox(seed, place.to(tl.int32), sequence.to(tl.int32), zero, zero)
+    return word0, word1
+
+
+@triton.jit
+def filters(numbers, integers, vocabulary):
+    """A row's top_k, 0 if it drops nothing; its top_p; and the depth of the deepest score that min-p keeps:
+    the least whose rounded exp is at least min_p."""
+    top_k, min_p = tl.load(integers + TOP_K), tl.load(numbers + MIN_P)
+    floor = tl.full([], LOWEST - 1, tl.int32)
+    if min_p > 0:
+        floor = depth(tl.log(min_p.to(tl.float64) * (1 - 2.0**-25)).to(tl.float32))
+    return tl.where(top_k < vocabulary, top_k, 0).to(tl.int32), tl.load(numbers + TOP_P), floor
+
+
+@triton.jit(
+    do_not_specialize=["vocabulary"],
+    do_not_specialize_on_alignment=["rows", "slots", "positions", "peaks", "drawn", "counts", "masses"],
+)
+def draw_parts(
+    logits,
+    rows,
+    slots,
+    positions,
+    best,
+    numbers,
+    integers,
+    group_best,
+    peaks,
+    drawn,
+    counts,
+    masses,
+    vocabulary,
+    NUMBER_COLUMNS: tl.constexpr,
+    INTEGER_COLUMNS: tl.constexpr,
+    GROUP: tl.constexpr,
+    PART: tl.constexpr,
+):
+    """Writes what `draw_rows` reads. Of `rows` [n]: group_best float32 [n, groups]; of parts, [n, parts],
+    peaks float32 and drawn int32, counts int32, or masses float64."""
+    number, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    row = tl.load(rows + number)
+    slot = tl.load(slots + row)
+    numbers += slot * NUMBER_COLUMNS
+    temperature, greatest = tl.load(numbers + TEMPERATURE), tl.load(best + row)
+    # A row without a finite best logit draws nothing: infinity less itself is NaN.
+    if (temperature > 0) & (greatest - greatest == 0):
+        integers += slot * INTEGER_COLUMNS
+        top_k, top_p, floor = filters(numbers, integers, vocabulary)
+        GROUPS: tl.constexpr = PART // GROUP
+        group = tl.arange(0, GROUPS)
+        at = (part * GROUPS + group)[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
+        own = score_of(logits + row * vocabulary, at, at < vocabulary, greatest, temperature)
+        kept = depth(own) <= floor
+        place = number * tl.num_programs(1) + part
+        if (top_k == 0) & (top_p >= 1):
+            word0, word1 = random_words(integers, tl.load(positions + number))
+            token, peak = drawn_of(own, kept, at, word0, word1, vocabulary)
+            tl.store(drawn + place, token)
+            tl.store(peaks + place, peak)
+        else:
+            tl.store(group_best + place * GROUPS + group, tl.max(own, axis=1))
+            if top_k > 0:
+                tl.store(counts + place, count_of(kept))
+            else:
+                tl.store(masses + place, mass_of(own, kept))
+
+
+@triton.jit
+def edge_of_first(depths, at, wanted):
+    """The edge after the first `wanted` of tokens that are held in registers: its depth, and the last token
+    of that depth before it. No fewer are no deeper than LOWEST."""
+    above, edge = tl.full([], -1, tl.int32), tl.full([], LOWEST, tl.int32)
+    while edge - above > 1:
+        middle = above + (edge - above) // 2
+        enough = count_of(depths <= middle) >= wanted
+        edge, above = tl.where(enough, middle, edge), tl.where(enough, above, middle)
+    missing = wanted - count_of(depths < edge)
+    before, last = tl.full([], -1, tl.int32), tl.max(at)
+    if count_of(depths == edge) > missing:  # of equal ones keep the lower
+        while last - before > 1:
+            middle = before + (last - before) // 2
+            enough = count_of((depths == edge) & (at <= middle)) >= missing
+            last, before = tl.where(enough, middle, last), tl.where(enough, before, middle)
+    return edge, last
+
+
+@triton.jit
+def draw_from(own, kept, at, top_p, enough, word0, word1, vocabulary):
+    """The token drawn from those `kept`, which are held in registers, and of these from the ones that top-p
+    keeps: those before them have less than the mass `enough`."""
+    token, _ = drawn_of(own, kept, at, word0, word1, vocabulary)
+    asking = (top_p < 1) & (token >= 0)
+    while asking:
+        edge = tl.max(tl.where(at == token, depth(own), 0))
+        kept = kept & is_before(depth(own), at, edge, token - 1)
+        less, _ = drawn_of(own, kept, at, word0, word1, vocabulary)
+        asking = (mass_of(own, kept) >= enough) & (less >= 0)
+        token = tl.where(asking, less, token)
+    return token
+
+
+@triton.jit
+def edge_of_best(logits, best, temperature, wanted, floor, count, vocabulary, TILE: tl.constexpr):
+    """The edge after the best `wanted` tokens of the `count` that are no deeper than `floor`, which are more.
 
     Returns its depth and the last token of that depth before the edge.
     """
@@ -96,15 +248,15 @@ def edge_of_best(scores, wanted, floor, count, vocabulary, TILE: tl.constexpr):
     steps = tl.arange(0, PIVOTS) + 1
     while (within - above > 1) & (count > wanted):
         pivots = above + (within - above) * steps // (PIVOTS + 1)
-        counts = tl.zeros([PIVOTS], tl.int32)
+        totals = tl.zeros([PIVOTS], tl.int32)
         for start in range(0, vocabulary, TILE):
             at = start + tl.arange(0, TILE)
-            depths = depth(tl.load(scores + at, mask=at < vocabulary, other=float("nan")))
-            counts += tl.sum((depths[:, None] <= pivots[None, :]).to(tl.int32), axis=0)
-        enough = counts >= wanted
-        count = tl.min(tl.where(enough, counts, count), axis=0)
+            depths = depth(score_of(logits, at, at < vocabulary, best, temperature))
+            totals += tl.sum((depths[:, None] <= pivots[None, :]).to(tl.int32), axis=0)
+        enough = totals >= wanted
+        count = tl.min(tl.where(enough, totals, count), axis=0)
         within = tl.min(tl.where(enough, pivots, within), axis=0)
-        before = tl.max(tl.where(enough, before, counts), axis=0)
+        before = tl.max(tl.where(enough, before, totals), axis=0)
         above = tl.max(tl.where(enough, above, pivots), axis=0)
     edge = within.to(tl.int32)
     last = vocabulary
@@ -112,7 +264,7 @@ def edge_of_best(scores, wanted, floor, count, vocabulary, TILE: tl.constexpr):
         missing = wanted - before
         for start in range(0, vocabulary, TILE):
             at = start + tl.arange(0, TILE)
-            equal = depth(tl.load(scores + at, mask=at < vocabulary, other=float("nan"))) == edge
+            equal = depth(score_of(logits, at, at < vocabulary, best, temperature)) == edge
             place = tl.cumsum(equal.to(tl.int32), axis=0)
             last = tl.min(tl.where(equal & (place == missing), at, last), axis=0)
             missing -= tl.sum(equal.to(tl.int32), axis=0)
@@ -120,83 +272,203 @@ def edge_of_best(scores, wanted, floor, count, vocabulary, TILE: tl.constexpr):
 
 
 @triton.jit
-def winner(scores, edge, last, word0, word1, vocabulary, TILE: tl.constexpr):
-    """The mass of the tokens before the edge, and the token drawn from them; -1 if there is none.
-
-    The best token has mass 1.
-    """
+def winner(logits, best, temperature, edge, last, word0, word1, vocabulary, TILE: tl.constexpr):
+    """The mass of a row's tokens before the edge, and the token drawn from them; -1 if there is none."""
     mass = tl.full([], 0.0, tl.float64)
-    top, drawn = tl.full([], LEAST, tl.float32), -1
+    most, token = tl.full([], float("-inf"), tl.float32), tl.full([], -1, tl.int32)
     for start in range(0, vocabulary, TILE):
         at = start + tl.arange(0, TILE)
-        own = tl.load(scores + at, mask=at < vocabulary, other=float("nan"))
-        own = tl.where(is_before(depth(own), at, edge, last), own, float("-inf"))
-        mass += tl.sum(tl.exp(own).to(tl.float64), axis=0)
-        chance = uniform(at, word0, word1)
-        # Noise above t needs a chance below 1 - exp(-exp(-t)) < exp(-t). In few tiles a token can win, so the
-        # logarithms of the others are not computed.
-        if tl.max((chance < tl.exp(own - top) * 1.0001).to(tl.int32), axis=0) > 0:
-            noisy = own + gumbel(chance)
-            most = tl.max(noisy, axis=0)
-            if most > top:
-                top = most
-                drawn = tl.min(tl.where(noisy == most, at, vocabulary), axis=0)
-    return mass, drawn
+        own = score_of(logits, at, at < vocabulary, best, temperature)
+        kept = is_before(depth(own), at, edge, last)
+        mass += mass_of(own, kept)
+        found, peak = drawn_of(own, kept, at, word0, word1, vocabulary)
+        if (found >= 0) & (peak >= most - MARGIN):
+            noisy = tl.max(tl.where(at == found, own, float("-inf"))) + gumbel(uniform(found, word0, word1))
+            token = tl.where(noisy > most, found, token)
+            most = tl.maximum(noisy, most)
+    return mass, token
 
 
-@triton.jit(do_not_specialize=["vocabulary"], do_not_specialize_on_alignment=["rows", "slots", "positions"])
+@triton.jit
+def draw_by_reading(
+    logits,
+    best,
+    temperature,
+    top_k,
+    top_p,
+    floor,
+    count,
+    word0,
+    word1,
+    vocabulary,
+    TILE: tl.constexpr,
+):
+    """The token drawn from a row, whose logits are read again and again. `count`: tokens no deeper than
+    `floor`, if there is a top_k."""
+    edge, last = floor, vocabulary
+    if (top_k > 0) & (top_k < count):
+        edge, last = edge_of_best(logits, best, temperature, top_k, floor, count, vocabulary, TILE)
+    mass, token = winner(logits, best, temperature, edge, last, word0, word1, vocabulary, TILE)
+    enough = mass * top_p.to(tl.float64)
+    asking = (top_p < 1) & (token >= 0)
+    while asking:
+        edge = depth(tl.div_rn(tl.load(logits + token) - best, temperature))
+        mass, less = winner(logits, best, temperature, edge, token - 1, word0, word1, vocabulary, TILE)
+        asking = (mass >= enough) & (less >= 0)
+        token = tl.where(asking, less, token)
+    return token
+
+
+@triton.jit(
+    do_not_specialize=["vocabulary"],
+    do_not_specialize_on_alignment=[
+        *("rows", "slots", "positions", "peaks", "drawn", "counts", "masses", "chosen"),
+    ],
+)
 def draw_rows(
     logits,
-    scores,
     rows,
     slots,
     positions,
     best,
     numbers,
     integers,
+    group_best,
+    peaks,
+    drawn,
+    counts,
+    masses,
+    chosen,
     tokens,
     vocabulary,
     NUMBER_COLUMNS: tl.constexpr,
     INTEGER_COLUMNS: tl.constexpr,
+    GROUP: tl.constexpr,
+    GROUPS: tl.constexpr,
+    GROUPS_PADDED: tl.constexpr,
+    PARTS: tl.constexpr,
+    PARTS_PADDED: tl.constexpr,
+    CHOSEN: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Overwrite `tokens` of the rows that draw. `logits` and `scores` may be the same tensor."""
-    row = tl.load(rows + tl.program_id(0))
+    """Overwrite `tokens` of the rows that draw. chosen: room for numbers of groups, int32 [n, CHOSEN].
+
+    GROUPS, PARTS: of a row; *_PADDED: filled up to a power of two.
+    """
+    number = tl.program_id(0).to(tl.int64)
+    row = tl.load(rows + number)
     slot = tl.load(slots + row)
     numbers += slot * NUMBER_COLUMNS
-    temperature, top_p, min_p = (
-        tl.load(numbers + TEMPERATURE),
-        tl.load(numbers + TOP_P),
-        tl.load(numbers + MIN_P),
-    )
-    greatest = tl.load(best + row)
-    logits += row * vocabulary
-    scores += row * vocabulary
-    # A row without a finite best logit draws nothing: infinity less itself is NaN.
+    temperature, greatest = tl.load(numbers + TEMPERATURE), tl.load(best + row)
     if (temperature > 0) & (greatest - greatest == 0):
-        own = integers + slot * INTEGER_COLUMNS
-        top_k, seed, sequence = tl.load(own + TOP_K), tl.load(own + SEED), tl.load(own + SEQUENCE_INDEX)
-        # The position in the whole text, tokens that a rolling context has dropped included.
-        position = tl.load(positions + tl.program_id(0)) + tl.load(own + DROPPED_TOKENS)
-        zero = tl.full([], 0, tl.int32)
-        word0, word1, _, _ = tl.philox(seed, position.to(tl.int32), sequence.to(tl.int32), zero, zero)
-
-        edge = tl.full([], LOWEST, tl.int32)
-        last = vocabulary
-        if min_p > 0:  # the edge is the least score whose rounded exp is at least min_p
-            edge = depth(tl.log(min_p.to(tl.float64) * (1 - 2.0**-25)).to(tl.float32))
-        count = scale(logits, scores, greatest, temperature, edge, vocabulary, TILE)
-        tl.debug_barrier()  # threads read scores that other threads wrote
-        if (top_k > 0) & (top_k < count):
-            edge, last = edge_of_best(scores, top_k.to(tl.int32), edge, count, vocabulary, TILE)
-
-        mass, token = winner(scores, edge, last, word0, word1, vocabulary, TILE)
-        enough = mass * top_p.to(tl.float64)
-        asking = (top_p < 1) & (token >= 0)
-        while asking:
-            edge = depth(tl.load(scores + token))
-            mass, drawn = winner(scores, edge, token - 1, word0, word1, vocabulary, TILE)
-            asking = (mass >= enough) & (drawn >= 0)
-            token = tl.where(asking, drawn, token)
+        integers += slot * INTEGER_COLUMNS
+        top_k, top_p, floor = filters(numbers, integers, vocabulary)
+        word0, word1 = random_words(integers, tl.load(positions + number))
+        logits += row * vocabulary
+        part = tl.arange(0, PARTS_PADDED)
+        places, there = number * PARTS + part, part < PARTS
+        token = tl.full([], -1, tl.int32)
+        if (top_k == 0) & (top_p >= 1):
+            peak = tl.load(peaks + places, mask=there, other=float("-inf"))
+            found = tl.load(drawn + places, mask=there, other=-1)
+            close = (found >= 0) & (peak >= tl.max(peak, axis=0) - MARGIN)
+            token = tl.max(tl.where(close, found, -1), axis=0)
+            if count_of(close) > 1:
+                own = score_of(logits, found, close, greatest, temperature)
+                noisy = tl.where(close, own + gumbel(uniform(found, word0, word1)), float("-inf"))
+                token = tl.min(tl.where(noisy == tl.max(noisy, axis=0), found, vocabulary), axis=0)
+        else:
+            group = tl.arange(0, GROUPS_PADDED)
+            own = tl.load(group_best + number * GROUPS + group, mask=group < GROUPS, other=float("-inf"))
+            first = group < CHOSEN
+            bound = tl.full([], LOWEST, tl.int32)  # all less deep tokens are in the chosen groups
+            if GROUPS > CHOSEN:
+                bound, last = edge_of_first(depth(own), group, CHOSEN)
+                first = is_before(depth(own), group, bound, last)
+            mine = chosen + number * CHOSEN
+            tl.store(mine + tl.cumsum(first.to(tl.int32), axis=0) - 1, group, mask=first)
+            tl.debug_barrier()  # threads read numbers that other threads wrote
+            at = tl.load(mine + tl.arange(0, CHOSEN))[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
+            own = score_of(logits, at, at < vocabulary, greatest, temperature)
+            kept = (depth(own) < bound) & (depth(own) <= floor)
+            count = 0
+            if top_k > 0:
+                count = tl.sum(tl.load(counts + places, mask=there, other=0), axis=0)
+                known = count_of(kept) >= tl.minimum(top_k, count)
+                if known & (top_k < count):
+                    edge, last = edge_of_first(tl.where(kept, depth(own), LOWEST), at, top_k)
+                    kept = kept & is_before(depth(own), at, edge, last)
+                enough = mass_of(own, kept) * top_p.to(tl.float64)
+            else:
+                enough = tl.sum(tl.load(masses + places, mask=there, other=0.0), axis=0) * top_p.to(
+                    tl.float64
+                )
+                known = mass_of(own, kept) >= enough
+            if known:
+                token = draw_from(own, kept, at, top_p, enough, word0, word1, vocabulary)
+            else:
+                token = draw_by_reading(
+                    logits,
+                    greatest,
+                    temperature,
+                    top_k,
+                    top_p,
+                    floor,
+                    count,
+                    word0,
+                    word1,
+                    vocabulary,
+                    TILE,
+                )
         if token >= 0:
             tl.store(tokens + row, token.to(tl.int64))
+
+
+def draw_into(
+    tokens: Tensor,
+    logits: Tensor,
+    rows: Tensor,
+    slots: Tensor,
+    positions: Tensor,
+    best: Tensor,
+    state: SamplingState,
+) -> None:
+    """Overwrite `tokens` of the rows among `rows` that draw.
+
+    `rows`, `positions`: int64 [n] on the device. All other tensors have an entry for every row of the logits.
+    """
+    vocabulary, device, count = logits.shape[1], logits.device, len(rows)
+    part = min(PART, max(GROUP, triton.next_power_of_2(vocabulary)))
+    parts = triton.cdiv(vocabulary, part)
+    groups = parts * (part // GROUP)
+    padded = triton.next_power_of_2(groups)
+    chosen = min(CHOSEN, padded)
+    floats = torch.empty(count * (groups + parts), dtype=torch.float32, device=device)
+    integers = torch.empty(count * (2 * parts + chosen), dtype=torch.int32, device=device)
+    group_best, peaks = floats.split((count * groups, count * parts))
+    drawn, counts, numbers_of_groups = integers.split((count * parts, count * parts, count * chosen))
+    masses = torch.empty(count * parts, dtype=torch.float64, device=device)
+    asked = logits, rows, slots, positions, best, state.numbers, state.integers
+    found = group_best, peaks, drawn, counts, masses
+    columns = {"NUMBER_COLUMNS": state.numbers.shape[1], "INTEGER_COLUMNS": state.integers.shape[1]}
+    # Without fused operations, results are rounded as in the reference.
+    draw_parts[(count, parts)](
+        *asked, *found, vocabulary, **columns, GROUP=GROUP, PART=part, num_warps=4, enable_fp_fusion=False
+    )
+    draw_rows[(count,)](
+        *asked,
+        *found,
+        numbers_of_groups,
+        tokens,
+        vocabulary,
+        **columns,
+        GROUP=GROUP,
+        GROUPS=groups,
+        GROUPS_PADDED=padded,
+        PARTS=parts,
+        PARTS_PADDED=triton.next_power_of_2(parts),
+        CHOSEN=chosen,
+        TILE=min(TILE, triton.next_power_of_2(vocabulary)),
+        num_warps=8,
+        enable_fp_fusion=False,
+    )

@@ -10,8 +10,6 @@ The host knows which rows need which work, so nothing here waits for the device.
 """
 
 import numpy as np
-import torch
-import triton
 from torch import Tensor
 
 from gpu_worker.arrays import Int32s
@@ -25,12 +23,10 @@ from gpu_worker.kernels.sampling import (
     SamplingState,
     logprobs_of,
 )
-from gpu_worker.kernels.triton.sampling.draw import draw_rows
+from gpu_worker.kernels.triton.sampling.draw import draw_into
 from gpu_worker.kernels.triton.sampling.penalize import penalized
 from gpu_worker.machine.transfer import indices
 
-TILE = 8192
-"""Logits that a program handles at a time."""
 MOST_PARTS = 64
 """Parts in which the best of a row is looked for."""
 
@@ -55,19 +51,18 @@ def sample(
     not_greedy = np.flatnonzero(flags)
     if len(not_greedy):
         rows, lengths = indices(np.stack((not_greedy, positions[not_greedy])), raw.device)
-        own, scores = open_to, torch.empty_like(raw)
+        own = open_to
         if (flags & PENALTIES).any():
             longest = int(positions[not_greedy].max())
-            own = scores = penalized(open_to, rows, device_slots, lengths, longest, state)
+            own = penalized(open_to, rows, device_slots, lengths, longest, state)
             best, chosen = _best(own)
             tokens = tokens.index_copy(0, rows, chosen[rows])
+        if (flags & DRAWS).any():
+            draw_into(tokens, own, rows, device_slots, lengths, best, state)
         rare = np.flatnonzero(flags & RARE_FILTERS)
-        if len(rare):  # before a kernel writes scores over logits
+        if len(rare):
             few = indices(rare, raw.device)
             drawn = draw(own[few], device_slots[few], positions[rare], flags[rare], state)
-        if (flags & DRAWS).any():
-            _draw(own, scores, rows, device_slots, lengths, best, tokens, state)
-        if len(rare):
             tokens = tokens.index_copy(0, few, drawn)
     return Sampled(tokens, finite, logprobs_of(raw, slots, tokens, state))
 
@@ -83,37 +78,3 @@ def _best(logits: Tensor) -> tuple[Tensor, Tensor]:
     found, part = best.view(rows, parts).max(dim=-1)
     within = tokens.view(rows, parts).gather(1, part[:, None]).squeeze(1)
     return found, part * (vocabulary // parts) + within
-
-
-def _draw(
-    logits: Tensor,
-    scores: Tensor,
-    rows: Tensor,
-    slots: Tensor,
-    positions: Tensor,
-    best: Tensor,
-    tokens: Tensor,
-    state: SamplingState,
-) -> None:
-    """Overwrite `tokens` of the rows among `rows` that draw.
-
-    `rows`, `positions`: int64 [n] on the device. All other tensors have an entry for every row of the logits.
-    """
-    numbers, integers, vocabulary = state.numbers, state.integers, logits.shape[1]
-    draw_rows[(len(rows),)](
-        logits,
-        scores,
-        rows,
-        slots,
-        positions,
-        best,
-        numbers,
-        integers,
-        tokens,
-        vocabulary,
-        NUMBER_COLUMNS=numbers.shape[1],
-        INTEGER_COLUMNS=integers.shape[1],
-        TILE=min(TILE, triton.next_power_of_2(vocabulary)),
-        num_warps=16,
-        enable_fp_fusion=False,  # rounded as in the reference
-    )

@@ -24,7 +24,7 @@ def test_every_kernel_becomes_machine_code() -> None:
     lines = [line.split() for line in answer.stdout.splitlines()]
     found = [line[1] for line in lines]
     attention = {"attend_tile", "combine", "rotate_rows", "attend_latent", "write_rows"}
-    sampling = {"count_tokens", "penalize_rows", "draw_rows"}
+    sampling = {"count_tokens", "penalize_rows", "draw_parts", "draw_rows"}
     products = {"quantize_rows", "scale_rows", "multiply_int4", "add_splits", "dequantize_strips"}
     mixtures = {"select_experts", "count_pairs", "place_pairs", "multiply_tiles", "multiply_tiles_int4"}
     others = {"norm_rows", "gate_rows", "copy_blocks"}

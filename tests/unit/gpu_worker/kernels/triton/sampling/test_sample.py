@@ -5,13 +5,26 @@ import torch
 
 from gpu_worker.kernels.reference.sampling import sample as reference
 from gpu_worker.kernels.sampling import INTEGERS, NUMBERS
-from gpu_worker.kernels.triton.sampling.sample import TILE, sample
+from gpu_worker.kernels.triton.sampling import draw
+from gpu_worker.kernels.triton.sampling.sample import sample
 from tests.unit.gpu_worker.kernels.test_sampling import logits, random_step
 
 pytestmark = pytest.mark.usefixtures("poisoned")
 
 
-@pytest.mark.parametrize(("count", "vocabulary"), [(90, 97), (90, 96), (12, TILE + 70)])
+SIZES = {"real": {}, "small": {"GROUP": 4, "PART": 16, "CHOSEN": 4, "TILE": 32}}
+"""Of groups, parts, .. in `draw.py`. Of the small ones a row has many, and the chosen groups are often not
+enough."""
+
+
+@pytest.fixture(params=SIZES)
+def sizes(request, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in SIZES[request.param].items():
+        monkeypatch.setattr(draw, name, value)
+
+
+@pytest.mark.usefixtures("sizes")
+@pytest.mark.parametrize(("count", "vocabulary"), [(90, 97), (90, 96), (12, draw.TILE + 70)])
 def test_chooses_what_the_reference_chooses(make, count: int, vocabulary: int) -> None:
     """All kinds of parameters, over logits with many ties."""
     scores, slots, known, state = random_step(make, count, vocabulary)
@@ -21,6 +34,7 @@ def test_chooses_what_the_reference_chooses(make, count: int, vocabulary: int) -
     assert scores.equal(before), "the caller's logits are not the sampler's to change"
 
 
+@pytest.mark.usefixtures("sizes")
 def test_rows_in_any_order_and_some_without_logits(make) -> None:
     scores, slots, known, state = random_step(make, 12, 97)
     scores[[1, 5], 40] = torch.tensor([torch.nan, torch.inf])
@@ -33,6 +47,7 @@ def test_rows_in_any_order_and_some_without_logits(make) -> None:
     assert ((found.tokens >= 0) & (found.tokens < 97)).all()
 
 
+@pytest.mark.usefixtures("sizes")
 def test_ties_at_every_edge(make) -> None:
     """Equal logits everywhere: what is kept is a number of tokens, the lowest ones."""
     scores, slots, known, state = random_step(make, 4, 97)
