@@ -47,6 +47,14 @@ def extracted(value: Array, start: Array, count: Array) -> Array:
     return np.where(count == 0, wide(0), field).astype(value.dtype)
 
 
+def extracted_of_64(value: Array, start: Array, count: Array) -> Array:
+    """`bfe.u64`: those from `start` on; beyond the end are zeros."""
+    start, count = ((each & np.uint32(0xFF)).astype(np.uint64) for each in (start, count))
+    moved = np.where(start > 63, np.uint64(0), value >> np.minimum(start, 63).astype(np.uint64))
+    mask = (np.uint64(1) << np.minimum(count, 63).astype(np.uint64)) - np.uint64(1)
+    return np.where(count > 63, moved, moved & mask)
+
+
 def ones(value: Array) -> Array:
     return np.bitwise_count(value).astype(np.uint32)
 
@@ -63,6 +71,8 @@ def build(instruction: Instruction) -> Step | None:
         return elementwise(instruction, permuted, "b32", ("b32", "b32", "b32"))
     if field := re.fullmatch(r"bfe\.([su]32)", opcode):
         return elementwise(instruction, extracted, field[1], (field[1], "u32", "u32"))
+    if opcode == "bfe.u64":
+        return elementwise(instruction, extracted_of_64, "u64", ("u64", "u32", "u32"))
     if opcode in ("popc.b32", "popc.b64"):
         return elementwise(instruction, ones, "u32", (opcode[5:],))
     return None

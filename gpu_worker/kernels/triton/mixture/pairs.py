@@ -9,7 +9,8 @@ tile has expert -1:
     order       1 2 4 │ 3 │ 0 5                                               of experts 2, 5 and 7
     tiles       2: 0 to 2 │ 2: 2 to 3 │ 5: 3 to 4 │ 7: 4 to 6 │ -1            of two pairs each
 
-A program takes an expert and reads the experts of all pairs, 8 bytes each, twice. That is little beside the
+Of few pairs, as in decodes, a single program compares all with each other, in one launch. Of more pairs a
+program takes an expert and reads the experts of all pairs, 8 bytes each, twice. That is little beside the
 experts' weights.
 """
 
@@ -18,8 +19,45 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+FEW = 128
+"""Pairs that a program compares with each other."""
 CHUNKS = (1024, 8192)
 """Pairs that a program reads at a time, of few and of many."""
+
+
+@triton.jit(do_not_specialize=["pairs", "room", "rows"])
+def sort_few_pairs(
+    selected_experts,
+    order,
+    tiles,
+    pairs,
+    room,
+    rows,
+    ROOM: tl.constexpr,
+    FEW: tl.constexpr,
+):
+    """`pairs`: at most FEW. `room`: length of the list of tiles, at most ROOM. `rows`: pairs of a tile."""
+    pair = tl.arange(0, FEW)
+    there = pair < pairs
+    experts = tl.load(selected_experts + pair, mask=there, other=1 << 30).to(tl.int32)
+    # The same as a column: [i, j] compares pair i with pair j.
+    number = pair[:, None]
+    column = tl.load(selected_experts + number, mask=number < pairs, other=1 << 30).to(tl.int32)
+    same, lower = column == experts[None, :], column < experts[None, :]
+    earlier = same & (number < pair[None, :])
+    later = same & (number > pair[None, :])
+    place = tl.sum((lower | earlier).to(tl.int32), axis=0)
+    end = place + 1 + tl.sum(later.to(tl.int32), axis=0)
+    tl.store(order + place, pair, mask=there)
+    # A tile begins with a pair before which `rows`, or twice as many, .. are of the same expert.
+    begins = there & (tl.sum(earlier.to(tl.int32), axis=0) % rows == 0)
+    begin = (tl.sum(later.to(tl.int32), axis=1) % rows == 0)[:, None] & (number < pairs)
+    tile = tiles + 3 * tl.sum(((lower | earlier) & begin).to(tl.int32), axis=0)
+    tl.store(tile, experts, mask=begins)
+    tl.store(tile + 1, place, mask=begins)
+    tl.store(tile + 2, end, mask=begins)
+    unused = tl.arange(0, ROOM)
+    tl.store(tiles + 3 * unused, -1, mask=(unused >= tl.sum(begins.to(tl.int32))) & (unused < room))
 
 
 @triton.jit(do_not_specialize=["pairs"])
@@ -32,7 +70,7 @@ def count_pairs(selected_experts, counts, pairs, CHUNK: tl.constexpr):
     tl.store(counts + expert, count)
 
 
-@triton.jit(do_not_specialize=["pairs", "room"])
+@triton.jit(do_not_specialize=["pairs", "room", "rows"])
 def place_pairs(
     selected_experts,
     counts,
@@ -40,19 +78,19 @@ def place_pairs(
     tiles,
     pairs,
     room,
+    rows,
     EXPERTS: tl.constexpr,
     EXPERTS_PADDED: tl.constexpr,
-    ROWS: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
-    """`room`: length of the list of tiles. ROWS: pairs of a tile."""
+    """`room`: length of the list of tiles. `rows`: pairs of a tile."""
     expert = tl.program_id(0)
     others = tl.arange(0, EXPERTS_PADDED)
     before = tl.load(counts + others, mask=others < expert, other=0)
     begin = tl.sum(before, axis=0)
-    tile = tl.sum((before + ROWS - 1) // ROWS, axis=0)
+    tile = tl.sum((before + rows - 1) // rows, axis=0)
     end = begin + tl.load(counts + expert)
-    for first in range(begin, end, ROWS):
+    for first in range(begin, end, rows):
         tl.store(tiles + 3 * tile, expert)
         tl.store(tiles + 3 * tile + 1, first)
         tl.store(tiles + 3 * tile + 2, end)
@@ -81,6 +119,11 @@ def sort_pairs(selected_experts: Tensor, num_experts: int, rows: int) -> tuple[T
     order = torch.empty(pairs, dtype=torch.int32, device=device)
     tiles = torch.empty((room, 3), dtype=torch.int32, device=device)
     selected_experts = selected_experts.contiguous()
+    if pairs <= FEW:
+        sort_few_pairs[(1,)](
+            selected_experts, order, tiles, pairs, room, rows, ROOM=2 * FEW, FEW=FEW, num_warps=8
+        )
+        return order, tiles
     chunk = CHUNKS[pairs > CHUNKS[0]]
     warps = chunk // 512 if chunk > 1024 else 4
     count_pairs[(num_experts,)](selected_experts, counts, pairs, CHUNK=chunk, num_warps=warps)
@@ -91,9 +134,9 @@ def sort_pairs(selected_experts: Tensor, num_experts: int, rows: int) -> tuple[T
         tiles,
         pairs,
         room,
+        rows,
         EXPERTS=num_experts,
         EXPERTS_PADDED=triton.next_power_of_2(num_experts),
-        ROWS=rows,
         CHUNK=chunk,
         num_warps=warps,
     )

@@ -74,6 +74,9 @@ def test_bits() -> None:
     assert compute("bfe.s32", ints(0x0000F000), ints(8), ints(8), to=INT).equal(ints(-16))
     assert compute("bfe.s32", ints(-1 << 28), ints(28), ints(16), to=INT).equal(ints(-1))
     assert compute("bfe.u32", ints(-1), ints(3), ints(0), to=INT).equal(ints(0))
+    wide = ints(-(2**62) + 5, of=LONG)
+    assert compute("bfe.u64", wide, ints(62), ints(9), to=LONG).equal(ints(3, of=LONG))
+    assert compute("bfe.u64", wide, ints(0), ints(3), to=LONG).equal(ints(5, of=LONG))
     assert compute("popc.b32", ints(0x80000001), to=INT).equal(ints(2))
 
 

@@ -43,7 +43,18 @@ def weights(experts: int, size: int, inner: int, biased: bool = False) -> list[E
 
 @pytest.mark.parametrize(
     ("tokens", "top_k", "experts", "rows"),
-    [(1, 1, 1, 16), (1, 2, 5, 16), (9, 2, 4, 16), (700, 2, 3, 32), (60, 8, 200, 16), (5, 3, 3, 16)],
+    [
+        (1, 1, 1, 16),
+        (1, 2, 5, 16),
+        (9, 2, 4, 16),
+        (40, 3, 3, 16),
+        (16, 8, 128, 16),
+        (43, 3, 3, 16),
+        (700, 2, 3, 32),
+        (60, 8, 200, 16),
+        (5, 3, 3, 16),
+        (9000, 1, 7, 128),
+    ],
 )
 def test_pairs(tokens: int, top_k: int, experts: int, rows: int) -> None:
     """Each pair is in one tile of its expert, in the order of the tokens."""
