@@ -111,9 +111,11 @@ AT_ONCE_BYTES = 512 << 20
 """Of the experts that are dequantized at a time."""
 
 
-def unpacked_tiling(pairs: int, gated: bool) -> Tiling:
+def unpacked_tiling(pairs: int, gated: bool, fp4: bool) -> Tiling:
     """See `tiling`. A strip has 64 bytes of a row."""
     if pairs == UNPACKED_PAIRS:
+        if not fp4:  # larger tiles would not fit into registers
+            return Tiling(64, 64, 4, 4)
         return Tiling(64, 64, 4, 2) if gated else Tiling(128, 64, 4, 3)
     return Tiling(32 if gated else 64, 64, 2, 3)
 
@@ -155,7 +157,7 @@ class Int4ExpertWeights(ExpertWeights):
             return
         order, tiles = sorted_pairs
         outputs = out.shape[1]
-        chosen = unpacked_tiling(tile, activation is not None)
+        chosen = unpacked_tiling(tile, activation is not None, self._fp4)
         multiply_tiles_int4[(triton.cdiv(outputs, chosen.outputs), len(tiles))](
             rows,
             order,

@@ -19,8 +19,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-FEW = 128
-"""Pairs that a program compares with each other."""
+FEW = 32
+"""Pairs that a program compares with each other. One warp does it: for more, that takes too long."""
 CHUNKS = (1024, 8192)
 """Pairs that a program reads at a time, of few and of many."""
 
@@ -121,7 +121,7 @@ def sort_pairs(selected_experts: Tensor, num_experts: int, rows: int) -> tuple[T
     selected_experts = selected_experts.contiguous()
     if pairs <= FEW:
         sort_few_pairs[(1,)](
-            selected_experts, order, tiles, pairs, room, rows, ROOM=2 * FEW, FEW=FEW, num_warps=8
+            selected_experts, order, tiles, pairs, room, rows, ROOM=2 * FEW, FEW=FEW, num_warps=1
         )
         return order, tiles
     chunk = CHUNKS[pairs > CHUNKS[0]]

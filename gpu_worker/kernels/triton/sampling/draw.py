@@ -15,14 +15,14 @@ their probabilities, so the first drawn token is kept with a probability of at l
 
 There are two launches, and logits are read once:
 
-    draw_parts   A program takes a part of a row. Without top-k and top-p it draws a token. Otherwise it finds
+    draw_parts   A program takes a part of a row. Without top-k it draws a token. With top-k or top-p it finds
                  the best score of each group of tokens, and the number, or mass, of those that min-p keeps.
-    draw_rows    A program takes a row. Without top-k and top-p it takes the best of the parts' tokens. With
-                 these it draws from the groups with the best scores, which it holds in registers.
+    draw_rows    A program takes a row. Without top-k it takes the best of the parts' tokens. For top-k and
+                 top-p it holds the groups with the best scores in registers.
 
 All tokens with a score above the best of the groups that are left out are in the chosen groups. These are
-enough for top-k up to the number of groups, and for top-p if they have its mass. Otherwise the program reads
-the row's logits again, once for each step of the bisection and for each draw.
+enough for top-k up to the number of groups, and for top-p as soon as one of these tokens is drawn. Otherwise
+the program reads the row's logits again, once for each step of the bisection and for each draw.
 """
 
 import torch
@@ -36,9 +36,9 @@ GROUP = 64
 """Tokens of a group."""
 CHOSEN = 64
 """Groups that a program of `draw_rows` holds in registers."""
-PART = 4096
+PART = 2048
 """Tokens that a program of `draw_parts` takes."""
-TILE = 4096
+TILE = 2048
 """Logits that a program of `draw_rows` reads at a time if these are not enough."""
 
 TEMPERATURE = tl.constexpr(NUMBERS["temperature"])
@@ -111,9 +111,13 @@ def drawn_of(own, kept, at, word0, word1, vocabulary):
     peak = tl.max(rough)
     close = kept & (rough >= peak - MARGIN)
     token = tl.min(tl.where(close, at, vocabulary))
-    if tl.sum(close.to(tl.int32)) > 1:
-        noisy = tl.where(close, own + gumbel(chance), float("-inf"))
-        token = tl.min(tl.where(close & (noisy == tl.max(noisy)), at, vocabulary))
+    if tl.sum(close.to(tl.int32)) > 1:  # the order of a few is left to be found, exactly
+        most, other = tl.full([], float("-inf"), tl.float32), token
+        while other < vocabulary:
+            noisy = tl.max(tl.where(at == other, own, float("-inf"))) + gumbel(uniform(other, word0, word1))
+            token = tl.where(noisy > most, other, token)
+            most = tl.maximum(noisy, most)
+            other = tl.min(tl.where(close & (at > other), at, vocabulary))
     return tl.where(token < vocabulary, token, -1), peak
 
 
@@ -190,17 +194,17 @@ def draw_parts(
         own = score_of(logits + row * vocabulary, at, at < vocabulary, greatest, temperature)
         kept = depth(own) <= floor
         place = number * tl.num_programs(1) + part
-        if (top_k == 0) & (top_p >= 1):
+        if top_k > 0:
+            tl.store(counts + place, count_of(kept))
+        else:
             word0, word1 = random_words(integers, tl.load(positions + number))
             token, peak = drawn_of(own, kept, at, word0, word1, vocabulary)
             tl.store(drawn + place, token)
             tl.store(peaks + place, peak)
-        else:
-            tl.store(group_best + place * GROUPS + group, tl.max(own, axis=1))
-            if top_k > 0:
-                tl.store(counts + place, count_of(kept))
-            else:
+            if top_p < 1:
                 tl.store(masses + place, mass_of(own, kept))
+        if (top_k > 0) | (top_p < 1):
+            tl.store(group_best + place * GROUPS + group, tl.max(own, axis=1))
 
 
 @triton.jit
@@ -223,18 +227,18 @@ def edge_of_first(depths, at, wanted):
 
 
 @triton.jit
-def draw_from(own, kept, at, top_p, enough, word0, word1, vocabulary):
-    """The token drawn from those `kept`, which are held in registers, and of these from the ones that top-p
-    keeps: those before them have less than the mass `enough`."""
-    token, _ = drawn_of(own, kept, at, word0, word1, vocabulary)
-    asking = (top_p < 1) & (token >= 0)
-    while asking:
-        edge = tl.max(tl.where(at == token, depth(own), 0))
-        kept = kept & is_before(depth(own), at, edge, token - 1)
-        less, _ = drawn_of(own, kept, at, word0, word1, vocabulary)
-        asking = (mass_of(own, kept) >= enough) & (less >= 0)
-        token = tl.where(asking, less, token)
-    return token
+def best_groups(group_best, chosen, GROUPS: tl.constexpr, GROUPS_PADDED: tl.constexpr, CHOSEN: tl.constexpr):
+    """The CHOSEN groups of a row with the best scores, in ascending order, and a depth: all tokens that are
+    less deep are in them. `chosen`: room for their numbers."""
+    group = tl.arange(0, GROUPS_PADDED)
+    depths = depth(tl.load(group_best + group, mask=group < GROUPS, other=float("-inf")))
+    bound, first = tl.full([], LOWEST, tl.int32), group < CHOSEN
+    if GROUPS > CHOSEN:
+        bound, last = edge_of_first(depths, group, CHOSEN)
+        first = is_before(depths, group, bound, last)
+    tl.store(chosen + tl.cumsum(first.to(tl.int32), axis=0) - 1, group, mask=first)
+    tl.debug_barrier()  # threads read numbers that other threads wrote
+    return tl.load(chosen + tl.arange(0, CHOSEN)), bound
 
 
 @triton.jit
@@ -289,36 +293,6 @@ def winner(logits, best, temperature, edge, last, word0, word1, vocabulary, TILE
     return mass, token
 
 
-@triton.jit
-def draw_by_reading(
-    logits,
-    best,
-    temperature,
-    top_k,
-    top_p,
-    floor,
-    count,
-    word0,
-    word1,
-    vocabulary,
-    TILE: tl.constexpr,
-):
-    """The token drawn from a row, whose logits are read again and again. `count`: tokens no deeper than
-    `floor`, if there is a top_k."""
-    edge, last = floor, vocabulary
-    if (top_k > 0) & (top_k < count):
-        edge, last = edge_of_best(logits, best, temperature, top_k, floor, count, vocabulary, TILE)
-    mass, token = winner(logits, best, temperature, edge, last, word0, word1, vocabulary, TILE)
-    enough = mass * top_p.to(tl.float64)
-    asking = (top_p < 1) & (token >= 0)
-    while asking:
-        edge = depth(tl.div_rn(tl.load(logits + token) - best, temperature))
-        mass, less = winner(logits, best, temperature, edge, token - 1, word0, word1, vocabulary, TILE)
-        asking = (mass >= enough) & (less >= 0)
-        token = tl.where(asking, less, token)
-    return token
-
-
 @triton.jit(
     do_not_specialize=["vocabulary"],
     do_not_specialize_on_alignment=[
@@ -367,59 +341,57 @@ def draw_rows(
         logits += row * vocabulary
         part = tl.arange(0, PARTS_PADDED)
         places, there = number * PARTS + part, part < PARTS
-        token = tl.full([], -1, tl.int32)
-        if (top_k == 0) & (top_p >= 1):
+        token, edge, last = tl.full([], -1, tl.int32), floor, vocabulary
+        bound, enough = tl.full([], 0, tl.int32), tl.full([], 0.0, tl.float64)
+        at = tl.zeros([CHOSEN, GROUP], tl.int32)
+        own = tl.zeros([CHOSEN, GROUP], tl.float32)
+        if (top_k > 0) | (top_p < 1):
+            best_of_row, mine = group_best + number * GROUPS, chosen + number * CHOSEN
+            groups, bound = best_groups(best_of_row, mine, GROUPS, GROUPS_PADDED, CHOSEN)
+            at = groups[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
+            own = score_of(logits, at, at < vocabulary, greatest, temperature)
+        known = (depth(own) < bound) & (depth(own) <= floor)
+        if top_k == 0:
             peak = tl.load(peaks + places, mask=there, other=float("-inf"))
             found = tl.load(drawn + places, mask=there, other=-1)
             close = (found >= 0) & (peak >= tl.max(peak, axis=0) - MARGIN)
             token = tl.max(tl.where(close, found, -1), axis=0)
             if count_of(close) > 1:
-                own = score_of(logits, found, close, greatest, temperature)
-                noisy = tl.where(close, own + gumbel(uniform(found, word0, word1)), float("-inf"))
+                scores = score_of(logits, found, close, greatest, temperature)
+                noisy = tl.where(close, scores + gumbel(uniform(found, word0, word1)), float("-inf"))
                 token = tl.min(tl.where(noisy == tl.max(noisy, axis=0), found, vocabulary), axis=0)
+            if top_p < 1:
+                enough = tl.sum(tl.load(masses + places, mask=there, other=0.0), axis=0)
         else:
-            group = tl.arange(0, GROUPS_PADDED)
-            own = tl.load(group_best + number * GROUPS + group, mask=group < GROUPS, other=float("-inf"))
-            first = group < CHOSEN
-            bound = tl.full([], LOWEST, tl.int32)  # all less deep tokens are in the chosen groups
-            if GROUPS > CHOSEN:
-                bound, last = edge_of_first(depth(own), group, CHOSEN)
-                first = is_before(depth(own), group, bound, last)
-            mine = chosen + number * CHOSEN
-            tl.store(mine + tl.cumsum(first.to(tl.int32), axis=0) - 1, group, mask=first)
-            tl.debug_barrier()  # threads read numbers that other threads wrote
-            at = tl.load(mine + tl.arange(0, CHOSEN))[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
-            own = score_of(logits, at, at < vocabulary, greatest, temperature)
-            kept = (depth(own) < bound) & (depth(own) <= floor)
-            count = 0
-            if top_k > 0:
-                count = tl.sum(tl.load(counts + places, mask=there, other=0), axis=0)
-                known = count_of(kept) >= tl.minimum(top_k, count)
-                if known & (top_k < count):
-                    edge, last = edge_of_first(tl.where(kept, depth(own), LOWEST), at, top_k)
-                    kept = kept & is_before(depth(own), at, edge, last)
-                enough = mass_of(own, kept) * top_p.to(tl.float64)
+            count = tl.sum(tl.load(counts + places, mask=there, other=0), axis=0)
+            wanted = tl.minimum(top_k, count)
+            if count_of(known) >= wanted:
+                edge, last = edge_of_first(tl.where(known, depth(own), LOWEST), at, wanted)
+                kept = known & is_before(depth(own), at, edge, last)
+                token, _ = drawn_of(own, kept, at, word0, word1, vocabulary)
+                enough = mass_of(own, kept)
             else:
-                enough = tl.sum(tl.load(masses + places, mask=there, other=0.0), axis=0) * top_p.to(
-                    tl.float64
+                if top_k < count:
+                    edge, last = edge_of_best(
+                        logits, greatest, temperature, top_k, floor, count, vocabulary, TILE
+                    )
+                enough, token = winner(
+                    logits, greatest, temperature, edge, last, word0, word1, vocabulary, TILE
                 )
-                known = mass_of(own, kept) >= enough
-            if known:
-                token = draw_from(own, kept, at, top_p, enough, word0, word1, vocabulary)
+        enough *= top_p.to(tl.float64)
+        asking = (top_p < 1) & (token >= 0)
+        while asking:  # whether those before the token leave of top-p's mass
+            edge = depth(tl.div_rn(tl.load(logits + token) - greatest, temperature))
+            if edge < bound:
+                kept = known & is_before(depth(own), at, edge, token - 1)
+                less, _ = drawn_of(own, kept, at, word0, word1, vocabulary)
+                mass = mass_of(own, kept)
             else:
-                token = draw_by_reading(
-                    logits,
-                    greatest,
-                    temperature,
-                    top_k,
-                    top_p,
-                    floor,
-                    count,
-                    word0,
-                    word1,
-                    vocabulary,
-                    TILE,
+                mass, less = winner(
+                    logits, greatest, temperature, edge, token - 1, word0, word1, vocabulary, TILE
                 )
+            asking = (mass >= enough) & (less >= 0)
+            token = tl.where(asking, less, token)
         if token >= 0:
             tl.store(tokens + row, token.to(tl.int64))
 
