@@ -111,6 +111,10 @@ class Checkpoint:
         self.forget(stored[1].values())
         return torch.cat(found) if len(found) == len(rows) else None
 
+    def has_fp8_groups(self, name: str) -> bool:
+        """`QuantizedWeight.has_fp8_groups` of a weight."""
+        return (stored := self._stored(name)) is not None and stored[0].has_fp8_groups
+
     def byte_scales(self, name: str, rows: Sequence[slice]) -> tuple[Tensor, torch.dtype] | None:
         """`QuantizedWeight.byte_scales` of slices of rows, one after the other. None if it is None."""
         if (stored := self._stored(name)) is None:

@@ -15,7 +15,7 @@ from gpu_worker.kernels.attention import LayerCache, StepAttention
 from gpu_worker.kernels.codes import CodedWeight
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.products import Unary
-from gpu_worker.kernels.reference.kept import FOUR_BITS
+from gpu_worker.kernels.reference.kept import NARROW
 from gpu_worker.models.classification import token_scores
 from gpu_worker.models.config import ModelConfig
 from gpu_worker.models.layers import Layer, ParallelLayer
@@ -104,13 +104,13 @@ def _embedding_and_head(
 ) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
     """The embedding's look-up and the head. They share a matrix if they are tied."""
     names, words = config.family.names, Vocabulary(config.vocab_size, weights.ranks)
-    # Back ends of 4 bits have no head, and those of int8 and fp8 no embedding of its own.
-    kept = base.keeps - FOUR_BITS if config.tie_word_embeddings else base.keeps & {"coded"}
+    # These have no head, and those of int8 and fp8 no embedding of its own.
+    kept = base.keeps - NARROW if config.tie_word_embeddings else base.keeps & {"coded"}
     table = words.read(replace(base, keeps=kept), f"{names.embedding}.weight", config.hidden_size)
     if config.tie_word_embeddings:
         tied = kernels.linear(table, dtype=torch.float32, keeps_rows=True)
         return words.embedding(tied.rows), _logits(config, words.logits(tied))
-    wide = replace(weights, keeps=weights.keeps - FOUR_BITS)
+    wide = replace(weights, keeps=weights.keeps - NARROW)
     rows = words.read(wide, f"{names.head}.weight", config.hidden_size)
     bias = words.read(weights, f"{names.head}.bias") if config.family.head_bias else None
     head = words.logits(kernels.linear(rows, bias, dtype=torch.float32))

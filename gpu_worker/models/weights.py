@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.codes import CodedWeight, Codes, gathered
-from gpu_worker.kernels.products import ByteWeight, ScaledWeight
+from gpu_worker.kernels.products import GROUP, ByteWeight, ScaledWeight
 from gpu_worker.kernels.reference.kept import BYTES, Kind
 from gpu_worker.models.checkpoint import Checkpoint
 from gpu_worker.models.formats.stored import DEVICE_PIECE, PIECE
@@ -143,7 +143,12 @@ class Weights:
             return self._counted(ScaledWeight.of(values(), *groups))
         if "fp4" in self.keeps and (scales := self._fp4_scales(parts, across)) is not None:
             return self._counted(ScaledWeight.of(values(), scales, kind="fp4"))
-        if "coded" in self.keeps and (codes := self._codes(parts, across)) is not None:
+        coded = "coded" in self.keeps or (
+            "fp8 groups" in self.keeps
+            and across.start % GROUP == 0
+            and all(self.checkpoint.has_fp8_groups(self.prefix + name) for name, _, _ in parts)
+        )
+        if coded and (codes := self._codes(parts, across)) is not None:
             return self._counted(CodedWeight.of(codes, self.dtype))
         return values()
 

@@ -25,10 +25,12 @@ from gpu_worker.kernels.triton import gpu
 from gpu_worker.kernels.triton.attention.attention import TritonStep
 from gpu_worker.kernels.triton.copies import BlockCopies
 from gpu_worker.kernels.triton.kv import FORMATS
+from gpu_worker.kernels.triton.mixture.fp8_groups_mixture import GroupsMixture
 from gpu_worker.kernels.triton.mixture.int4_mixture import Int4Mixture
 from gpu_worker.kernels.triton.mixture.mixture import TritonMixture
 from gpu_worker.kernels.triton.mixture.route import TritonRoute
 from gpu_worker.kernels.triton.norm import TritonNorm, gated
+from gpu_worker.kernels.triton.products.fp8_groups import TritonGroupsLinear
 from gpu_worker.kernels.triton.products.int4 import MOST_TOKENS, TritonInt4Linear
 from gpu_worker.kernels.triton.products.quantized import TritonQuantizedLinear
 from gpu_worker.kernels.triton.sampling.sample import sample
@@ -36,7 +38,7 @@ from gpu_worker.sampling.parameters import SamplingTable
 from tests.support.machine_code import multiplying_loop, resources
 from tests.support.paged import make_step, zeros
 from tests.support.ptx.driver import SHARED
-from tests.support.scaled import scaled_fp4
+from tests.support.scaled import fp8_groups, scaled_fp4
 
 TYPES = {
     torch.float32: "fp32",
@@ -121,6 +123,7 @@ def launch_all() -> None:
     for tokens in (1, 100, 600):  # of which 600 dequantize experts
         mix(tokens, None, Int4Mixture)
         mix(tokens, None, Int4Mixture, fp4=True)
+        mix(tokens, None, GroupsMixture, groups=True)
     products_of_4_bits()
     BlockCopies([pages(PageShape(2, 16, 16), torch.bfloat16, "int8")])(torch.tensor([1]), torch.tensor([2]))
     draw()
@@ -131,11 +134,16 @@ def mix(
     numbers: torch.dtype | None,
     kind: type[TritonMixture] = TritonMixture,
     fp4: bool = False,
+    groups: bool = False,
 ) -> None:
-    """A mixture that selects 8 of 32 experts. `fp4`: with weights of fp4, biases and clamped gates."""
+    """A mixture that selects 8 of 32 experts. `fp4`: with weights of fp4, biases and clamped gates. `groups`:
+    with weights of fp8 in groups."""
     if fp4:
         up, down = (scaled_fp4(*shape, torch.bfloat16) for shape in ((256, 2048), (2048, 128)))
         own, activation = Expert(up, down, up[:, 0].clone(), down[:, 0].clone()), Clamped(1.7, 7.0)
+    elif groups:
+        up, down = (fp8_groups(*shape, 128, torch.bfloat16) for shape in ((256, 2048), (2048, 128)))
+        own, activation = Expert(up, down), "silu"
     else:
         up, down = (torch.zeros(shape, dtype=torch.bfloat16) for shape in ((256, 2048), (2048, 128)))
         own, activation = Expert(up, down), "silu"
@@ -154,6 +162,9 @@ def products_of_4_bits() -> None:
     floats = TritonInt4Linear(scaled_fp4(384, 2048, torch.bfloat16), None, 132)
     for tokens in (8, 64, MOST_TOKENS + 1):
         floats(hidden[:tokens])
+    in_groups = TritonGroupsLinear(fp8_groups(384, 2048, 128, torch.bfloat16), None, torch.bfloat16, 132)
+    for tokens in (8, 64, MOST_TOKENS + 1):
+        in_groups(hidden[:tokens])
     half = hidden[:1].half()
     TritonInt4Linear(half, half[0, :1], 132).add_to(half, half[:, :1])
 

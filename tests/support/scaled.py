@@ -2,6 +2,7 @@
 
 import torch
 
+from gpu_worker.kernels.codes import CodedWeight, Codes
 from gpu_worker.kernels.products import FP4, GROUP, ScaledWeight
 
 
@@ -33,3 +34,11 @@ def scaled_fp4(out: int, inputs: int, dtype: torch.dtype = torch.float32) -> Sca
     scales = torch.randint(-9, -2, (out, -(-inputs // GROUP)), generator=chance).float().exp2()
     each = scales.repeat_interleave(GROUP, 1)[:, :inputs]
     return ScaledWeight.of((numbers * each).to(dtype), scales.half(), kind="fp4")
+
+
+def fp8_groups(out: int, inputs: int, size: int = 64, dtype: torch.dtype = torch.float32) -> CodedWeight:
+    """Numbers of fp8 with a scale for each `size` inputs of an output."""
+    chance = torch.Generator().manual_seed(out)
+    numbers = torch.randn((out, inputs), generator=chance).to(torch.float8_e4m3fn).view(torch.uint8)
+    scales = torch.rand((out, -(-inputs // size)), generator=chance) / 8 + 0.01
+    return CodedWeight.of(Codes(numbers, size, scales, "fp8"), dtype)

@@ -20,10 +20,12 @@ from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.reference.quantized import QuantizedReference
 from gpu_worker.kernels.reference.rows import FP8
 
-Kind = Literal["int4", "fp4", "int8", "fp8", "coded"]
+Kind = Literal["int4", "fp4", "int8", "fp8", "fp8 groups", "coded"]
 
 FOUR_BITS: frozenset[Kind] = frozenset(("int4", "fp4"))
 """Types of `ScaledWeight`."""
+NARROW: frozenset[Kind] = FOUR_BITS | {"fp8 groups"}
+"""Types of which back ends have no head."""
 BYTES: Mapping[torch.dtype, Kind] = {torch.int8: "int8", FP8: "fp8"}
 """Names of the types of `ByteWeight`."""
 
@@ -68,6 +70,8 @@ class KeptWeights:
     def back_end_of(self, weight: Tensor) -> Kernels | None:
         """The back end that keeps a weight as it is. None: none does."""
         kind = kind_of(weight)
+        if kind == "coded" and kind not in self.kept:
+            kind = "fp8 groups"
         return None if kind is None else self.kept.get(kind)
 
 

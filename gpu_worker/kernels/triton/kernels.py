@@ -16,6 +16,7 @@ from torch import Tensor
 from gpu_worker.arrays import Int32s
 from gpu_worker.errors import KernelError
 from gpu_worker.kernels.attention import Copies, KvFormat, LayerCache, StepMetadata
+from gpu_worker.kernels.codes import CodedWeight
 from gpu_worker.kernels.products import Clamped, Expert, Linear, Mixture, Route, Routing, Unary, scales_of
 from gpu_worker.kernels.reference.int4 import Int4Weights
 from gpu_worker.kernels.reference.kept import KeptWeights, Kind
@@ -26,10 +27,12 @@ from gpu_worker.kernels.triton.attention.attention import TritonStep
 from gpu_worker.kernels.triton.copies import BlockCopies
 from gpu_worker.kernels.triton.formats.fp8 import is_native
 from gpu_worker.kernels.triton.kv import FORMATS
+from gpu_worker.kernels.triton.mixture.fp8_groups_mixture import GroupsMixture
 from gpu_worker.kernels.triton.mixture.int4_mixture import Int4Mixture
 from gpu_worker.kernels.triton.mixture.mixture import TritonMixture
 from gpu_worker.kernels.triton.mixture.route import TritonRoute
 from gpu_worker.kernels.triton.norm import TritonNorm, gated
+from gpu_worker.kernels.triton.products.fp8_groups import TritonGroupsLinear
 from gpu_worker.kernels.triton.products.int4 import TritonInt4Linear
 from gpu_worker.kernels.triton.products.linear import TritonGated, TritonLinear
 from gpu_worker.kernels.triton.products.quantized import TritonQuantizedLinear
@@ -144,14 +147,36 @@ class Int4Triton(Int4Weights, QuantizedTriton):
         return TritonInt4Linear(weight, bias, self._processors)
 
 
+class GroupsTriton(TritonKernels):
+    """See `Kernels`. Weights are of fp8 with scales of groups: see `products/fp8_groups.py`."""
+
+    def linear(
+        self,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        dtype: torch.dtype | None = None,
+        keeps_rows: bool = False,
+    ) -> Linear:
+        return TritonGroupsLinear(weight, bias, dtype or weight.dtype, self._processors)
+
+    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
+        product = self.linear(weight, bias)
+        return lambda hidden: gated(product(hidden), activation)
+
+    def mixture(self, experts: Iterable[Expert], count: int, activation: str | Clamped = "silu") -> Mixture:
+        return GroupsMixture(experts, count, activation)
+
+
 class KeptTriton(KeptWeights, TritonKernels):
-    """See `Kernels`. fp8 is kept where the GPU multiplies it. Experts are kept if they are of 4 bits."""
+    """See `Kernels`. fp8 with a scale for each output is kept where the GPU multiplies it. Experts are kept
+    if they are of 4 bits, or of fp8 with scales of groups."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
         kept: dict[Kind, TritonKernels] = {
             "int4": Int4Triton(device),
             "fp4": Int4Triton(device),
+            "fp8 groups": GroupsTriton(device),
             "int8": QuantizedTriton(device, torch.int8),
         }
         if device.type != "cuda" or is_native(device):
@@ -165,6 +190,8 @@ class KeptTriton(KeptWeights, TritonKernels):
         for kind in ("int4", "fp4"):
             if all(scales_of(weight, kind) is not None for weight in (first.up, first.down)):
                 return self.kept[kind].mixture(every, count, activation)
+        if isinstance(first.up, CodedWeight) and isinstance(first.down, CodedWeight):
+            return self.kept["fp8 groups"].mixture(every, count, activation)
         return super().mixture(every, count, activation)
 
 

@@ -80,6 +80,10 @@ class GgufWeight:
         scales = parts.scales.view(rows.stop - rows.start, -1)
         return narrow if (narrow := halved(scales)).dtype == torch.float16 else None
 
+    @property
+    def has_fp8_groups(self) -> bool:
+        return False
+
     def byte_scales(self, rows: slice) -> None:
         """Blocks have scales of their own."""
 

@@ -84,6 +84,10 @@ class QuantizedWeight(Protocol):
         """Scales of a rectangle as back ends of fp4 take them: see `ScaledWeight`. None if such cannot keep
         the weight."""
 
+    @property
+    def has_fp8_groups(self) -> bool:
+        """Whether its codes are of fp8, in groups of `GROUP` inputs or a multiple."""
+
     def byte_scales(self, rows: slice) -> tuple[Tensor, torch.dtype] | None:
         """The scale of each of some outputs, float32 [rows], and the type of the numbers, int8 or fp8: see
         `ByteWeight`. None if back ends of these types cannot keep the weight.
@@ -158,6 +162,11 @@ class StoredWeight:
         down = torch.arange(rows.start, rows.stop) // self.block[0]
         scales = self.scales[down][:, torch.arange(columns.start, columns.stop, GROUP) // self.block[1]]
         return narrow if torch.equal((narrow := scales.half()).float(), scales) else None
+
+    @property
+    def has_fp8_groups(self) -> bool:
+        plain = self.zeros is None and self.order is None and self.block[1] % GROUP == 0
+        return plain and isinstance(self.numbers, Whole) and self.numbers.weight.dtype == FP8
 
     def byte_scales(self, rows: slice) -> tuple[Tensor, torch.dtype] | None:
         # Back ends have a scale for each output, no zeros, and no other type of fp8.

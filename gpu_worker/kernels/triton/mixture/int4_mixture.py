@@ -1,10 +1,7 @@
 """A mixture of experts with weights of 4 bits: the tiles of `mixture.py`, the strips of `int4_tile.py`.
 
-few pairs an expert    `multiply_tiles_int4` unpacks weights in registers: bound by reading the weights
-more                   some experts at a time are dequantized for `multiply_tiles`: bound by arithmetic
+`multiply_tiles_int4` unpacks weights in registers. Of many pairs it does not: see `dequantized.py`.
 """
-
-from collections.abc import Iterator
 
 import torch
 import triton
@@ -13,12 +10,12 @@ from torch import Tensor
 
 from gpu_worker.kernels.products import Clamped, scales_of
 from gpu_worker.kernels.triton.formats.factors import factor
+from gpu_worker.kernels.triton.mixture.dequantized import UNPACKED_PAIRS, DequantizedWeights
 from gpu_worker.kernels.triton.mixture.mixture import (
     ExpertWeights,
     Tiling,
     TritonMixture,
     constants,
-    multiply,
     name_of,
     own_pairs,
 )
@@ -103,14 +100,6 @@ def multiply_tiles_int4(
         tl.store(results, sums.to(out.dtype.element_ty), mask=real & wanted[:, None])
 
 
-DEQUANTIZED_PAIRS = 192
-"""Pairs of an expert, on average, from which on experts are dequantized."""
-UNPACKED_PAIRS = 64
-"""Pairs of the largest tile of `multiply_tiles_int4`."""
-AT_ONCE_BYTES = 512 << 20
-"""Of the experts that are dequantized at a time."""
-
-
 def unpacked_tiling(pairs: int, gated: bool, fp4: bool) -> Tiling:
     """See `tiling`. A strip has 64 bytes of a row."""
     if pairs == UNPACKED_PAIRS:
@@ -120,26 +109,19 @@ def unpacked_tiling(pairs: int, gated: bool, fp4: bool) -> Tiling:
     return Tiling(32 if gated else 64, 64, 2, 3)
 
 
-class Int4ExpertWeights(ExpertWeights):
+class Int4ExpertWeights(DequantizedWeights):
     """Weights of all experts, [count, strips, out, 32], their scales, [count, strips, out], and biases."""
-
-    def __init__(self, count: int) -> None:
-        super().__init__(count, None)
 
     def take(self, number: int, weight: Tensor, bias: Tensor | None) -> None:
         self._shape, self._dtype = (weight.shape[0], weight.shape[1]), weight.dtype
         self._fp4 = scales_of(weight, "fp4") is not None
         self._put(number, *packed(weight), bias)
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self._shape
+    def _dequantize(self, some: slice, matrices: Tensor) -> None:
+        assert self.scales is not None
+        dequantized(self.weights[some], self.scales[some], matrices, self._fp4)
 
-    def tile_rows(self, pairs: int, hidden: Tensor) -> int:
-        rows = super().tile_rows(pairs, hidden)
-        return rows if pairs >= DEQUANTIZED_PAIRS * self._count else min(UNPACKED_PAIRS, rows)
-
-    def multiply(
+    def _multiply(
         self,
         rows: Tensor,
         sorted_pairs: tuple[Tensor, Tensor],
@@ -149,12 +131,6 @@ class Int4ExpertWeights(ExpertWeights):
         activation: str | Clamped | None,
         tile: int,
     ) -> None:
-        if tile > UNPACKED_PAIRS:
-            for first, own in self._dequantized():
-                multiply(
-                    rows, sorted_pairs, own, routing_weights, out, experts_per_token, activation, tile, first
-                )
-            return
         order, tiles = sorted_pairs
         outputs = out.shape[1]
         chosen = unpacked_tiling(tile, activation is not None, self._fp4)
@@ -180,18 +156,6 @@ class Int4ExpertWeights(ExpertWeights):
             FACTOR=factor(rows),
             num_warps=chosen.warps,
         )
-
-    def _dequantized(self) -> Iterator[tuple[int, tuple[Tensor, None, Tensor | None]]]:
-        """Some experts at a time: the first one's number, their weights, no scales, and their biases."""
-        assert self.scales is not None
-        out, size = self._shape
-        most = max(1, AT_ONCE_BYTES // (out * size * self._dtype.itemsize))
-        room = torch.empty((min(most, self._count), out, size), dtype=self._dtype, device=self.weights.device)
-        for first in range(0, self._count, most):
-            some = slice(first, min(first + most, self._count))
-            matrices = room[: some.stop - first]
-            dequantized(self.weights[some], self.scales[some], matrices, self._fp4)
-            yield first, (matrices, None, None if self.biases is None else self.biases[some])
 
 
 class Int4Mixture(TritonMixture):

@@ -91,12 +91,14 @@ def multiply_tiles(
     M: tl.constexpr,
     N: tl.constexpr,
     K: tl.constexpr,
+    GROUPED: tl.constexpr,
     NATIVE_FP8: tl.constexpr,
     FACTOR: tl.constexpr,
 ):
     """Multiply each tile of pairs with weights of its expert, if it is one of `experts` from `first_expert`
     on. `weights`, `scales` and `biases` are of these.
 
+    GROUPED: there is a scale for each K inputs of an output, not one for each output.
     With an ACTIVATION: hidden states of tokens by gates and ups [2 * OUTPUTS, SIZE], to sorted pairs. Without
     one: sorted pairs by weights [OUTPUTS, SIZE], times the pair's routing weight, to pairs.
     """
@@ -108,7 +110,8 @@ def multiply_tiles(
         outs = tl.program_id(0) * N + tl.arange(0, N)
         wanted = outs < OUTPUTS
         # First output of the expert in `weights`; a gated expert has a gate and an up for each output.
-        first = expert * (2 * OUTPUTS if GATED else OUTPUTS)
+        WIDTH: tl.constexpr = 2 * OUTPUTS if GATED else OUTPUTS
+        first = expert * WIDTH
         own = weights + first * SIZE + outs[None, :] * SIZE
         sums = tl.zeros([M, N], tl.float32)
         ups = tl.zeros([M, N], tl.float32)
@@ -120,11 +123,21 @@ def multiply_tiles(
             ).to(FACTOR)
             held = inside[:, None] & wanted[None, :]
             w = widen(tl.load(own + at[:, None], mask=held, other=0), FACTOR, NATIVE_FP8)
-            sums = tl.dot(x, w, sums, input_precision="ieee")
+            if GROUPED:
+                place = scales + first * tl.cdiv(SIZE, K) + start // K * WIDTH + outs
+                factors = tl.load(place, mask=wanted, other=0.0)[None, :]
+                sums += tl.dot(x, w, input_precision="ieee") * factors
+            else:
+                sums = tl.dot(x, w, sums, input_precision="ieee")
             if GATED:
                 w = tl.load(own + OUTPUTS * SIZE + at[:, None], mask=held, other=0)
-                ups = tl.dot(x, widen(w, FACTOR, NATIVE_FP8), ups, input_precision="ieee")
-        if scales is not None:
+                w = widen(w, FACTOR, NATIVE_FP8)
+                if GROUPED:
+                    factors = tl.load(place + OUTPUTS, mask=wanted, other=0.0)[None, :]
+                    ups += tl.dot(x, w, input_precision="ieee") * factors
+                else:
+                    ups = tl.dot(x, w, ups, input_precision="ieee")
+        if scales is not None and not GROUPED:
             sums = sums * tl.load(scales + first + outs, mask=wanted, other=0.0)[None, :]
             if GATED:
                 ups = ups * tl.load(scales + first + OUTPUTS + outs, mask=wanted, other=0.0)[None, :]
@@ -140,6 +153,10 @@ def multiply_tiles(
             sums = sums * tl.load(routing_weights + pairs, mask=real, other=0.0)[:, None]
         at_out = out + targets[:, None] * OUTPUTS + outs[None, :]
         tl.store(at_out, sums.to(out.dtype.element_ty), mask=real[:, None] & wanted[None, :])
+
+
+Own = tuple[Tensor, Tensor | None, Tensor | None, int]
+"""Weights, scales and biases of experts, and inputs of a group if scales are of groups, else 0."""
 
 
 class TritonMixture:
@@ -235,7 +252,7 @@ class ExpertWeights:
         multiply(
             rows,
             sorted_pairs,
-            (self.weights, self.scales, self.biases),
+            (self.weights, self.scales, self.biases, 0),
             routing_weights,
             out,
             experts_per_token,
@@ -247,7 +264,7 @@ class ExpertWeights:
 def multiply(
     rows: Tensor,
     sorted_pairs: tuple[Tensor, Tensor],
-    own: tuple[Tensor, Tensor | None, Tensor | None],
+    own: "Own",
     routing_weights: Tensor,
     out: Tensor,
     experts_per_token: int,
@@ -255,9 +272,9 @@ def multiply(
     tile: int,
     first_expert: int = 0,
 ) -> None:
-    """See `ExpertWeights.multiply`. `own`: weights, scales and biases of experts from `first_expert` on."""
+    """See `ExpertWeights.multiply`. `own`: of the experts from `first_expert` on."""
     order, tiles = sorted_pairs
-    weights = own[0]
+    weights, scales, biases, group = own
     size, outputs = rows.shape[1], out.shape[1]
     chosen = tiling(tile, activation is not None, gpu.shared_memory(rows.device))
     width = min(chosen.outputs, max(16, triton.next_power_of_2(outputs)))
@@ -265,7 +282,9 @@ def multiply(
         rows,
         order,
         tiles,
-        *own,
+        weights,
+        scales,
+        biases,
         routing_weights,
         out,
         first_expert,
@@ -277,7 +296,8 @@ def multiply(
         ACTIVATION=name_of(activation),
         M=tile,
         N=width,
-        K=min(chosen.depth // weights.itemsize, max(16, triton.next_power_of_2(size))),
+        K=group or min(chosen.depth // weights.itemsize, max(16, triton.next_power_of_2(size))),
+        GROUPED=group > 0,
         NATIVE_FP8=is_native(rows.device),
         FACTOR=factor(rows),
         num_warps=chosen.warps,

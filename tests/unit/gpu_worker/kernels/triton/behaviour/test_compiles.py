@@ -26,6 +26,7 @@ def test_every_kernel_becomes_machine_code() -> None:
     attention = {"attend_tile", "combine", "rotate_rows", "attend_latent", "write_rows"}
     sampling = {"count_tokens", "penalize_rows", "draw_parts", "draw_rows"}
     products = {"quantize_rows", "scale_rows", "multiply_int4", "add_splits", "dequantize_strips"}
+    products |= {"multiply_groups", "dequantize_groups"}
     mixtures = {"select_experts", "sort_few_pairs", "count_pairs", "place_pairs"}
     mixtures |= {"multiply_tiles", "multiply_tiles_int4"}
     others = {"norm_rows", "gate_rows", "copy_blocks"}

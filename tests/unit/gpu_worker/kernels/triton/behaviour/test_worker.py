@@ -63,8 +63,10 @@ def check(make, directory: Path, logits_of: Callable[..., torch.Tensor]) -> None
     torch.testing.assert_close(logits, logits_of(*sequence.tokens[:-1]), atol=5e-5, rtol=5e-5)
 
 
-@pytest.mark.parametrize("name", ["mxfp4", "mxfp4, stacked"])
-def test_fp4_of_a_checkpoint_stays_so(tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("name", ["mxfp4", "mxfp4, stacked", "fp8, squares", "mxfp8-quantized"])
+def test_weights_of_a_checkpoint_stay_as_they_are(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     model, encoder, config = AS_CODES[name]
     architecture, changes = FAMILIES[model]
     random_model(architecture, changes | WIDE).save_pretrained(tmp_path / "source")

@@ -12,9 +12,9 @@ from gpu_worker.kernels.reference.int4 import Int4Reference
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.reference.rows import FP8, quantized, widened
 from gpu_worker.kernels.triton.kernels import Int4Triton, KeptTriton, QuantizedTriton, TritonKernels
-from gpu_worker.kernels.triton.mixture import int4_mixture
+from gpu_worker.kernels.triton.mixture import dequantized
 from gpu_worker.kernels.triton.mixture.pairs import sort_pairs
-from tests.support.scaled import scaled_fp4
+from tests.support.scaled import fp8_groups, scaled_fp4
 
 pytestmark = pytest.mark.usefixtures("poisoned")
 
@@ -151,9 +151,9 @@ def test_weights_of_4_bits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Unpacked in registers; and dequantized, all experts at once or one after the other."""
-    monkeypatch.setattr(int4_mixture, "DEQUANTIZED_PAIRS", many)
-    monkeypatch.setattr(int4_mixture, "UNPACKED_PAIRS", 64 if many else 8)
-    monkeypatch.setattr(int4_mixture, "AT_ONCE_BYTES", at_once)
+    monkeypatch.setattr(dequantized, "DEQUANTIZED_PAIRS", many)
+    monkeypatch.setattr(dequantized, "UNPACKED_PAIRS", 64 if many else 8)
+    monkeypatch.setattr(dequantized, "AT_ONCE_BYTES", at_once)
     hidden, own = drawn(tokens, size, seed=9), weights(experts, size, inner, biased=True)
     routing = routed(tokens, top_k, experts)
     hidden[tokens // 2, 3] = torch.nan
@@ -170,8 +170,8 @@ def test_weights_of_4_bits(
 @pytest.mark.parametrize("tokens", [1, 70])
 def test_weights_of_fp4(tokens: int, many: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """None is rounded again: the result is that of plain weights."""
-    monkeypatch.setattr(int4_mixture, "DEQUANTIZED_PAIRS", many)
-    monkeypatch.setattr(int4_mixture, "UNPACKED_PAIRS", 64 if many else 8)
+    monkeypatch.setattr(dequantized, "DEQUANTIZED_PAIRS", many)
+    monkeypatch.setattr(dequantized, "UNPACKED_PAIRS", 64 if many else 8)
     hidden = drawn(tokens, 160, seed=9).to(dtype)
     own = [
         Expert(
@@ -184,3 +184,23 @@ def test_weights_of_fp4(tokens: int, many: int, dtype: torch.dtype, monkeypatch:
     right = ReferenceKernels().mixture(iter(plain), 4, Clamped(1.7, 7.0))(hidden, *routing)
     found = KeptTriton(DEVICE).mixture(iter(own), 4, Clamped(1.7, 7.0))(hidden, *routing)
     assert (found - right).norm() < (1e-5 if dtype == torch.float32 else 0.01) * right.norm()
+
+
+@pytest.mark.parametrize("size", [32, 128, 256])
+@pytest.mark.parametrize("many", [0, 1000])
+@pytest.mark.parametrize("tokens", [1, 70])
+def test_weights_of_fp8_in_groups(tokens: int, many: int, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None is rounded again: the result is that of plain weights."""
+    monkeypatch.setattr(dequantized, "DEQUANTIZED_PAIRS", many)
+    monkeypatch.setattr(dequantized, "UNPACKED_PAIRS", 64 if many else 8)
+    hidden = drawn(tokens, 400, seed=9)
+    own = [
+        Expert(fp8_groups(96, 400, size), fp8_groups(400, 48, size), drawn(96), drawn(400)) for _ in range(4)
+    ]
+    plain = [
+        replace(each, up=each.up.codes.dequantized(), down=each.down.codes.dequantized()) for each in own
+    ]
+    routing = routed(tokens, 3, 4)
+    right = ReferenceKernels().mixture(iter(plain), 4)(hidden, *routing)
+    found = KeptTriton(DEVICE).mixture(iter(own), 4)(hidden, *routing)
+    assert (found - right).norm() < 1e-5 * right.norm()
