@@ -15,7 +15,7 @@ from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.triton.copies import BlockCopies
 from gpu_worker.kernels.triton.kernels import TritonKernels
 from gpu_worker.kernels.triton.kv import FORMATS
-from ops.bench.gpu_check import int4, mixture, one_byte
+from ops.bench.gpu_check import fp8_groups, int4, mixture, one_byte
 from ops.bench.gpu_check.bench import Bench, Row
 from ops.bench.gpu_check.cases import Heads, make_step, pages_for, random
 from ops.bench.pages import copied, make_pages
@@ -91,7 +91,7 @@ def check(bench: Bench) -> None:
     others: list[tuple[str, Callable[[TritonKernels, Bench], float]]]
     others = [("writing", writing), ("layers", layers), ("copies", copies), ("latent", latent)]
     others += [("bytes in pages", one_byte.written), ("products of bytes", one_byte.products)]
-    others += [("mixture", mixture.check)]
+    others += [("mixture", mixture.check), ("products of fp8 in groups", fp8_groups.products)]
     others += [
         (f"products of 4 bits, {dtype}", partial(int4.products, dtype))
         for dtype in ((torch.float32,) if bench.dry else int4.ALLOWED)

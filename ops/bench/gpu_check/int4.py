@@ -62,7 +62,7 @@ def measure(bench: Bench) -> None:
         for tokens in (1,) if bench.dry else TOKENS:
             x = random((tokens, size), dtype, bench)
             row: dict[str, Any] = {"product": name, "tokens": tokens}
-            times = [bench.seconds(_each(layers, x)) / count for layers in (narrow, plain)]
+            times = [bench.seconds(each(layers, x)) / count for layers in (narrow, plain)]
             row |= {"int4 us": round(times[0] * 1e6, 1), "bf16 us": round(times[1] * 1e6, 1)}
             if bench.rates.bandwidth:
                 row["of copy"] = round(outs * size * 4.5 / 8 / times[0] / bench.rates.bandwidth, 3)
@@ -73,7 +73,9 @@ def measure(bench: Bench) -> None:
         steps.measure_model("int4 weights", kernels, AUTO, (1,) if bench.dry else BATCHES, bench)
 
 
-def _each(layers: list[Linear], x: Tensor) -> Callable[[], None]:
+def each(layers: list[Linear], x: Tensor) -> Callable[[], None]:
+    """Multiplies `x` with each of the layers."""
+
     def work() -> None:
         for layer in layers:
             layer(x)

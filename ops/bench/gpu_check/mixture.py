@@ -13,11 +13,13 @@ from torch import Tensor
 
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.products import FP4, GROUP, Clamped, Expert, Mixture, Routing, ScaledWeight
+from gpu_worker.kernels.reference.coded import CodedReference
 from gpu_worker.kernels.reference.int4 import Int4Reference
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.triton.kernels import Int4Triton, KeptTriton, TritonKernels
 from ops.bench.gpu_check.bench import Bench
 from ops.bench.gpu_check.cases import random
+from ops.bench.gpu_check.fp8_groups import fp8_in_groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +40,12 @@ class Shape:
 
 QWEN, GPT_OSS = Shape(128, 8, 2048, 768), Shape(32, 4, 2880, 2880, clamped=True)
 TINY = Shape(5, 2, 40, 24)
-MIXTURES = {"Qwen3 30B-A3B": (QWEN, 16), "its int4": (QWEN, 4.5), "gpt-oss 20B, fp4": (GPT_OSS, 4.5)}
-"""Shapes, and bits of a weight."""
+BITS = {"bf16": 16, "fp8": 8.25, "int4": 4.5, "fp4": 4.5}
+"""Of a weight with its scales. fp8 has scales of groups of 128 inputs."""
+MIXTURES = {
+    "Qwen3 30B-A3B": (QWEN, ("bf16", "fp8", "int4")),
+    "gpt-oss 20B": (GPT_OSS, ("fp4",)),
+}
 TOKENS = (1, 8, 64, 512, 4096)
 ALLOWED = 1e-2
 """Difference from the reference, relative (2-norms): its gates and ups are rounded to bfloat16."""
@@ -54,14 +60,15 @@ def check(kernels: TritonKernels, bench: Bench) -> float:
     dtype = torch.float32 if bench.dry else torch.bfloat16
     plain, device = ReferenceKernels(), bench.device
     worst = 0.0
-    kinds: list[tuple[Shape, bool, Kernels, Kernels]] = [
-        (shape, False, kernels, plain),
-        (odd, False, kernels, plain),
-        (shape, False, Int4Triton(device), Int4Reference()),
-        (odd, True, KeptTriton(device), plain),
+    kinds: list[tuple[Shape, str, Kernels, Kernels]] = [
+        (shape, "bf16", kernels, plain),
+        (odd, "bf16", kernels, plain),
+        (shape, "int4", Int4Triton(device), Int4Reference()),
+        (odd, "fp4", KeptTriton(device), plain),
+        (shape, "fp8", KeptTriton(device), CodedReference()),
     ]
-    for kind, fp4, found_by, right_by in kinds:
-        own = list(_experts(kind, fp4, dtype, bench))
+    for kind, weights_of, found_by, right_by in kinds:
+        own = list(_experts(kind, weights_of, dtype, bench))
         found_mixture, right_mixture = (
             each.mixture(iter(own), kind.experts, kind.activation) for each in (found_by, right_by)
         )
@@ -82,30 +89,26 @@ def check(kernels: TritonKernels, bench: Bench) -> float:
 
 def measure(bench: Bench) -> None:
     """One row for each mixture and number of tokens."""
-    mixtures = {"tiny": (TINY, 16.0)} if bench.dry else MIXTURES
-    for name in bench.own_share(list(mixtures)):
-        shape, bits = mixtures[name]
-        dtype = torch.float32 if bench.dry else torch.bfloat16
-        expert_bytes = 3 * shape.size * shape.inner * bits / 8
+    mixtures = {"tiny": (TINY, tuple(BITS))} if bench.dry else MIXTURES
+    each = [(name, shape, kind) for name, (shape, kinds) in mixtures.items() for kind in kinds]
+    dtype = torch.float32 if bench.dry else torch.bfloat16
+    for name, shape, kind in bench.own_share(each):
+        expert_bytes = 3 * shape.size * shape.inner * BITS[kind] / 8
         if not bench.has_memory(2 * shape.experts * expert_bytes + (0 if bench.dry else 4 << 30)):
-            bench.found.left_out.append(f"mixture {name}: its weights do not fit")
+            bench.found.left_out.append(f"mixture {name}, {kind}: its weights do not fit")
             continue
-        if not bench.has_time(f"mixture {name}", 10):
+        if not bench.has_time(f"mixture {name}, {kind}", 10):
             break
-        fp4 = name.endswith("fp4")
-        kernels: Kernels = KeptTriton(bench.device)
-        if bits < 16 and not fp4:
-            kernels = Int4Triton(bench.device)
-        experts = _experts(shape, fp4, dtype, bench)
-        mixture = kernels.mixture(experts, shape.experts, shape.activation)
+        kernels: Kernels = (Int4Triton if kind == "int4" else KeptTriton)(bench.device)
+        mixture = kernels.mixture(_experts(shape, kind, dtype, bench), shape.experts, shape.activation)
         for tokens in (3,) if bench.dry else TOKENS:
-            if not bench.has_time(f"mixture {name} of {tokens} tokens"):
+            if not bench.has_time(f"mixture {name}, {kind}, of {tokens} tokens"):
                 break
-            bench.note("mixture", _measured(name, mixture, shape, tokens, expert_bytes, dtype, bench))
+            row = {"mixture": name, "weights": kind}
+            bench.note("mixture", row | _measured(mixture, shape, tokens, expert_bytes, dtype, bench))
 
 
 def _measured(
-    name: str,
     mixture: Mixture,
     shape: Shape,
     tokens: int,
@@ -120,7 +123,6 @@ def _measured(
     selected = sum(len(set(experts.flatten().tolist())) for _, _, experts in given) / turns
     moved, operations = selected * expert_bytes, 6 * shape.size * shape.inner * tokens * shape.top_k
     return {
-        "mixture": name,
         "tokens": tokens,
         "experts": selected,
         "us": round(seconds * 1e6, 1),
@@ -134,27 +136,27 @@ def _each(mixture: Mixture, given: list[tuple[Tensor, Tensor, Tensor]]) -> None:
         mixture(*each)
 
 
-def _experts(shape: Shape, fp4: bool, dtype: torch.dtype, bench: Bench) -> Iterator[Expert]:
-    """Random experts. `fp4`: their weights are numbers of fp4 with scales."""
+def _experts(shape: Shape, kind: str, dtype: torch.dtype, bench: Bench) -> Iterator[Expert]:
+    """Random experts, with weights of a kind of `BITS`; int4 is what a back end makes of them."""
     size, inner = shape.size, shape.inner
-    up: Tensor
-    down: Tensor
+    made = {"fp4": _fp4, "fp8": fp8_in_groups}.get(kind, random_weight)
     for _ in range(shape.experts):
-        if fp4:
-            up, down = _fp4(2 * inner, size, dtype, bench), _fp4(size, inner, dtype, bench)
-        else:
-            up = random((2 * inner, size), dtype, bench) / size**0.5
-            down = random((size, inner), dtype, bench)
+        up, down = made((2 * inner, size), dtype, bench), made((size, inner), dtype, bench)
         biases = (random((2 * inner,), dtype, bench), random((size,), dtype, bench)) if shape.clamped else ()
         yield Expert(up, down, *biases)
 
 
-def _fp4(out: int, size: int, dtype: torch.dtype, bench: Bench) -> ScaledWeight:
+def random_weight(shape: tuple[int, int], dtype: torch.dtype, bench: Bench) -> Tensor:
+    weight: Tensor = random(shape, dtype, bench) / shape[1] ** 0.5
+    return weight
+
+
+def _fp4(shape: tuple[int, int], dtype: torch.dtype, bench: Bench) -> Tensor:
     chance, device = bench.generator, bench.device
-    numbers = FP4.to(device)[torch.randint(0, 16, (out, size), generator=chance, device=device)]
-    groups = (out, -(-size // GROUP))
+    numbers = FP4.to(device)[torch.randint(0, 16, shape, generator=chance, device=device)]
+    groups = (shape[0], -(-shape[1] // GROUP))
     scales = torch.randint(-9, -4, groups, generator=chance, device=device).float().exp2()
-    weight = numbers * scales.repeat_interleave(GROUP, 1)[:, :size]
+    weight = numbers * scales.repeat_interleave(GROUP, 1)[:, : shape[1]]
     return ScaledWeight.of(weight.to(dtype), scales.half(), kind="fp4")
 
 

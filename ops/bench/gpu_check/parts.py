@@ -3,6 +3,7 @@
 from ops.bench.gpu_check import (
     attention,
     correct,
+    fp8_groups,
     int4,
     latent,
     mixed,
@@ -41,6 +42,7 @@ PARTS = (
     Part("sampling", sampling.measure, 30),
     Part("steps of experts", steps.measure_mixture, 60),
     Part("one byte", one_byte.measure, 60),
+    Part("fp8 in groups", fp8_groups.measure, 40),
     Part("4 bits", int4.measure, 60),
     Part("tilings", tilings.measure, 60),
 )

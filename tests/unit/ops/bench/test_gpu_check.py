@@ -52,6 +52,7 @@ def test_a_dry_run_from_end_to_end(tmp_path: Path) -> None:
         "bytes in pages": 1,
         "products of bytes": 1,
         "mixture": 1,
+        "products of fp8 in groups": 1,
         "products of 4 bits, torch.float32": 1,
     }
     assert [row["share that is the CPU's"] for row in tables["tokens"]] == [1, 1, 1]
@@ -64,6 +65,7 @@ def test_a_dry_run_from_end_to_end(tmp_path: Path) -> None:
         "mixture",
         "sampling",
         "int4 products",
+        "fp8 group products",
         "tilings",
         "mixed steps",
         "idle",
