@@ -19,6 +19,43 @@ def is_native(device: torch.device) -> bool:
     return gpu.capability(device) >= (8, 9)
 
 
+COMPILED: tl.constexpr = tl.constexpr(not triton.knobs.runtime.interpret)
+
+
+def _ptx(name: str, moved: int, mask: int, power: int) -> str:
+    """PTX that widens four bytes. Exponent and fraction move to where those of the type end, which gives the
+    number times a power of two; a product with `power` takes it away."""
+    halves = (("$0", "0x1404"), ("$1", "0x3424"))  # bytes 0 and 1, 2 and 3, as upper bytes
+    return (
+        "{ .reg .b32 zero, power, none, size, half; "
+        f"mov.b32 zero, 0; mov.b32 power, {power:#x}; mov.b32 none, 0x80008000; "
+        + "".join(
+            f"prmt.b32 half, $2, zero, {chosen}; shr.b32 size, half, {moved}; and.b32 size, size, {mask:#x}; "
+            f"lop3.b32 half, half, 0x80008000, size, 0xEA; fma.rn.{name}x2 {result}, half, power, none; "
+            for result, chosen in halves
+        )
+        + "}"
+    )
+
+
+TO_BFLOAT16: tl.constexpr = tl.constexpr(_ptx("bf16", 4, 0x07F007F0, 0x7B807B80))
+TO_FLOAT16: tl.constexpr = tl.constexpr(_ptx("f16", 1, 0x3F803F80, 0x5C005C00))
+
+
+@triton.jit
+def widen_finite(numbers, FACTOR: tl.constexpr):
+    """Bytes of fp8 as FACTOR, exactly, if none is NaN. A GPU starts its own conversions more slowly."""
+    half: tl.constexpr = tl.float16 == FACTOR
+    if COMPILED and tl.float32 != FACTOR:
+        bits = tl.inline_asm_elementwise(
+            TO_FLOAT16 if half else TO_BFLOAT16, "=r,=r,r", [numbers], dtype=tl.int16, is_pure=True, pack=4
+        )
+        result = bits.to(FACTOR, bitcast=True)
+    else:
+        result = widen(numbers, FACTOR, False)
+    return result
+
+
 @triton.jit
 def to_fp8(numbers, NATIVE: tl.constexpr):
     """float32 to fp8, as bytes: rounded to the nearest, ties to even, clamped to 448. NaN stays NaN."""

@@ -83,4 +83,4 @@ class DequantizedWeights(ExpertWeights):
             some = slice(first, min(first + most, self._count))
             matrices = room[: some.stop - first]
             self._dequantize(some, matrices)
-            yield first, (matrices, None, None if self.biases is None else self.biases[some], 0)
+            yield first, (matrices, None, None if self.biases is None else self.biases[some])

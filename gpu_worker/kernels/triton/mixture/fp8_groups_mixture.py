@@ -1,12 +1,90 @@
 """A mixture of experts with weights of fp8 whose scales are of groups of inputs: see `fp8_groups.py`."""
 
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 
 from gpu_worker.kernels.products import Clamped
-from gpu_worker.kernels.triton.mixture.dequantized import DequantizedWeights
-from gpu_worker.kernels.triton.mixture.mixture import ExpertWeights, TritonMixture, multiply
+from gpu_worker.kernels.triton.formats.factors import factor
+from gpu_worker.kernels.triton.formats.fp8 import widen_finite
+from gpu_worker.kernels.triton.mixture.dequantized import UNPACKED_PAIRS, DequantizedWeights
+from gpu_worker.kernels.triton.mixture.mixture import (
+    ExpertWeights,
+    TritonMixture,
+    constants,
+    name_of,
+    own_pairs,
+)
+from gpu_worker.kernels.triton.norm import gated_product
 from gpu_worker.kernels.triton.products.fp8_groups import dequantized, groups_of
+
+
+@triton.jit
+def multiply_tiles_groups(
+    rows,
+    order,
+    tiles,
+    weights,
+    scales,
+    biases,
+    routing_weights,
+    out,
+    alpha,
+    limit,
+    SIZE: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    GROUP: tl.constexpr,
+    EXPERTS_PER_TOKEN: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    STAGES: tl.constexpr,
+    FACTOR: tl.constexpr,
+):
+    """As `multiply_tiles`; sums are [outputs, pairs], for weights are the left factor.
+
+    weights [experts, outputs, SIZE] and scales [experts, groups, outputs]; with an ACTIVATION gates first,
+    then ups. GROUP: inputs of a group.
+    """
+    GATED: tl.constexpr = ACTIVATION != ""
+    WIDTH: tl.constexpr = 2 * OUTPUTS if GATED else OUTPUTS
+    GROUPS: tl.constexpr = (SIZE + GROUP - 1) // GROUP
+    tile = tiles + 3 * tl.program_id(1)
+    expert = tl.load(tile).to(tl.int64)
+    if expert >= 0:
+        pairs, real, rows_read, targets = own_pairs(tile, order, EXPERTS_PER_TOKEN, GATED, M)
+        outs = tl.program_id(0) * N + tl.arange(0, N)
+        wanted = outs < OUTPUTS
+        number = tl.arange(0, GROUP)
+        sources = rows + rows_read[None, :] * SIZE
+        own = weights + (expert * WIDTH + outs)[:, None] * SIZE
+        sums = tl.zeros((N, M), tl.float32)
+        ups = tl.zeros((N, M), tl.float32)
+        for group in tl.range(0, GROUPS, num_stages=STAGES):
+            at = group * GROUP + number
+            there = at < SIZE
+            held = wanted[:, None] & there[None, :]
+            x = tl.load(sources + at[:, None], mask=there[:, None] & real[None, :], other=0.0).to(FACTOR)
+            own_scales = scales + (expert * GROUPS + group) * WIDTH + outs
+            w = tl.load(own + at[None, :], mask=held, other=0)
+            factors = tl.load(own_scales, mask=wanted, other=0.0)
+            sums += tl.dot(widen_finite(w, FACTOR), x, input_precision="ieee") * factors[:, None]
+            if GATED:
+                w = tl.load(own + OUTPUTS * SIZE + at[None, :], mask=held, other=0)
+                factors = tl.load(own_scales + OUTPUTS, mask=wanted, other=0.0)
+                ups += tl.dot(widen_finite(w, FACTOR), x, input_precision="ieee") * factors[:, None]
+        if biases is not None:
+            bias = biases + expert * WIDTH + outs
+            sums += tl.load(bias, mask=wanted, other=0.0).to(tl.float32)[:, None]
+            if GATED:
+                ups += tl.load(bias + OUTPUTS, mask=wanted, other=0.0).to(tl.float32)[:, None]
+        if GATED:
+            sums = gated_product(sums, ups, alpha, limit, ACTIVATION)
+        else:
+            sums = sums * tl.load(routing_weights + pairs, mask=real, other=0.0)
+        results = out + targets * OUTPUTS + outs[:, None]
+        tl.store(results, sums.to(out.dtype.element_ty), mask=real & wanted[:, None])
 
 
 class GroupedExpertWeights(DequantizedWeights):
@@ -32,8 +110,31 @@ class GroupedExpertWeights(DequantizedWeights):
         activation: str | Clamped | None,
         tile: int,
     ) -> None:
-        own = self.weights, self.scales, self.biases, self._size
-        multiply(rows, sorted_pairs, own, routing_weights, out, experts_per_token, activation, tile)
+        order, tiles = sorted_pairs
+        outputs = out.shape[1]
+        few = tile < UNPACKED_PAIRS
+        width = 32 if few else 64
+        multiply_tiles_groups[(triton.cdiv(outputs, width), len(tiles))](
+            rows,
+            order,
+            tiles,
+            self.weights,
+            self.scales,
+            self.biases,
+            routing_weights,
+            out,
+            *constants(activation),
+            SIZE=rows.shape[1],
+            OUTPUTS=outputs,
+            GROUP=self._size,
+            EXPERTS_PER_TOKEN=experts_per_token,
+            ACTIVATION=name_of(activation),
+            M=tile,
+            N=width,
+            STAGES=4 if few else 3,
+            FACTOR=factor(rows),
+            num_warps=2 if few else 4,
+        )
 
 
 class GroupsMixture(TritonMixture):

@@ -91,14 +91,12 @@ def multiply_tiles(
     M: tl.constexpr,
     N: tl.constexpr,
     K: tl.constexpr,
-    GROUPED: tl.constexpr,
     NATIVE_FP8: tl.constexpr,
     FACTOR: tl.constexpr,
 ):
     """Multiply each tile of pairs with weights of its expert, if it is one of `experts` from `first_expert`
     on. `weights`, `scales` and `biases` are of these.
 
-    GROUPED: there is a scale for each K inputs of an output, not one for each output.
     With an ACTIVATION: hidden states of tokens by gates and ups [2 * OUTPUTS, SIZE], to sorted pairs. Without
     one: sorted pairs by weights [OUTPUTS, SIZE], times the pair's routing weight, to pairs.
     """
@@ -110,8 +108,7 @@ def multiply_tiles(
         outs = tl.program_id(0) * N + tl.arange(0, N)
         wanted = outs < OUTPUTS
         # First output of the expert in `weights`; a gated expert has a gate and an up for each output.
-        WIDTH: tl.constexpr = 2 * OUTPUTS if GATED else OUTPUTS
-        first = expert * WIDTH
+        first = expert * (2 * OUTPUTS if GATED else OUTPUTS)
         own = weights + first * SIZE + outs[None, :] * SIZE
         sums = tl.zeros([M, N], tl.float32)
         ups = tl.zeros([M, N], tl.float32)
@@ -123,21 +120,11 @@ def multiply_tiles(
             ).to(FACTOR)
             held = inside[:, None] & wanted[None, :]
             w = widen(tl.load(own + at[:, None], mask=held, other=0), FACTOR, NATIVE_FP8)
-            if GROUPED:
-                place = scales + first * tl.cdiv(SIZE, K) + start // K * WIDTH + outs
-                factors = tl.load(place, mask=wanted, other=0.0)[None, :]
-                sums += tl.dot(x, w, input_precision="ieee") * factors
-            else:
-                sums = tl.dot(x, w, sums, input_precision="ieee")
+            sums = tl.dot(x, w, sums, input_precision="ieee")
             if GATED:
                 w = tl.load(own + OUTPUTS * SIZE + at[:, None], mask=held, other=0)
-                w = widen(w, FACTOR, NATIVE_FP8)
-                if GROUPED:
-                    factors = tl.load(place + OUTPUTS, mask=wanted, other=0.0)[None, :]
-                    ups += tl.dot(x, w, input_precision="ieee") * factors
-                else:
-                    ups = tl.dot(x, w, ups, input_precision="ieee")
-        if scales is not None and not GROUPED:
+                ups = tl.dot(x, widen(w, FACTOR, NATIVE_FP8), ups, input_precision="ieee")
+        if scales is not None:
             sums = sums * tl.load(scales + first + outs, mask=wanted, other=0.0)[None, :]
             if GATED:
                 ups = ups * tl.load(scales + first + OUTPUTS + outs, mask=wanted, other=0.0)[None, :]
@@ -155,8 +142,8 @@ def multiply_tiles(
         tl.store(at_out, sums.to(out.dtype.element_ty), mask=real[:, None] & wanted[None, :])
 
 
-Own = tuple[Tensor, Tensor | None, Tensor | None, int]
-"""Weights, scales and biases of experts, and inputs of a group if scales are of groups, else 0."""
+Own = tuple[Tensor, Tensor | None, Tensor | None]
+"""Weights, scales and biases of experts."""
 
 
 class TritonMixture:
@@ -252,7 +239,7 @@ class ExpertWeights:
         multiply(
             rows,
             sorted_pairs,
-            (self.weights, self.scales, self.biases, 0),
+            (self.weights, self.scales, self.biases),
             routing_weights,
             out,
             experts_per_token,
@@ -274,7 +261,7 @@ def multiply(
 ) -> None:
     """See `ExpertWeights.multiply`. `own`: of the experts from `first_expert` on."""
     order, tiles = sorted_pairs
-    weights, scales, biases, group = own
+    weights, scales, biases = own
     size, outputs = rows.shape[1], out.shape[1]
     chosen = tiling(tile, activation is not None, gpu.shared_memory(rows.device))
     width = min(chosen.outputs, max(16, triton.next_power_of_2(outputs)))
@@ -296,8 +283,7 @@ def multiply(
         ACTIVATION=name_of(activation),
         M=tile,
         N=width,
-        K=group or min(chosen.depth // weights.itemsize, max(16, triton.next_power_of_2(size))),
-        GROUPED=group > 0,
+        K=min(chosen.depth // weights.itemsize, max(16, triton.next_power_of_2(size))),
         NATIVE_FP8=is_native(rows.device),
         FACTOR=factor(rows),
         num_warps=chosen.warps,

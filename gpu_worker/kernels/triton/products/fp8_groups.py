@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gpu_worker.kernels.codes import CodedWeight
 from gpu_worker.kernels.triton.formats.factors import factor
-from gpu_worker.kernels.triton.formats.fp8 import is_native, widen
+from gpu_worker.kernels.triton.formats.fp8 import is_native, widen, widen_finite
 from gpu_worker.kernels.triton.products.int4_tile import add_splits
 from gpu_worker.kernels.triton.products.linear import TritonLinear
 
@@ -75,7 +75,6 @@ def multiply_groups(
     TOKENS: tl.constexpr,
     STAGES: tl.constexpr,
     ADDED: tl.constexpr,
-    NATIVE_FP8: tl.constexpr,
     FACTOR: tl.constexpr,
 ):
     """A program takes TOKENS tokens, OUTS outputs and `split_groups` groups of SIZE inputs; `out` has a
@@ -94,7 +93,7 @@ def multiply_groups(
         w = tl.load(own + at[None, :], mask=inside[:, None] & there[None, :], other=0)
         x = tl.load(rows + at[:, None], mask=there[:, None] & wanted[None, :], other=0.0).to(FACTOR)
         factors = tl.load(scales + group * OUT + output, mask=inside & (group * SIZE < IN), other=0.0)
-        sums += tl.dot(widen(w, FACTOR, NATIVE_FP8), x, input_precision="ieee") * factors[:, None]
+        sums += tl.dot(widen_finite(w, FACTOR), x, input_precision="ieee") * factors[:, None]
     if bias is not None:
         sums += tl.load(bias + output, mask=inside, other=0.0).to(tl.float32)[:, None]
     results = out + (split * tokens + token).to(tl.int64) * OUT + output[:, None]
@@ -218,7 +217,6 @@ class TritonGroupsLinear:
             TOKENS=rows,
             STAGES=4,
             ADDED=added,
-            NATIVE_FP8=is_native(out.device),
             FACTOR=factor(hidden),
             num_warps=4,
         )
