@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gpu_worker.errors import ModelError
-from gpu_worker.kernels.products import GROUP
+from gpu_worker.kernels.products import FP4, GROUP
 from gpu_worker.models.formats.gguf import SIZES, GgufFormat, GgufWeight
 from tests.support.gguf import KINDS, meant, random_blocks
 
@@ -71,6 +71,18 @@ def test_4_bits_are_whole_multiples_of_scales_beside_shifts(kind: str) -> None:
     # Scales of Q4_K are rounded to float16.
     torch.testing.assert_close(numbers, whole, rtol=0, atol=0.01 if kind == "Q4_K" else 1e-5)
     torch.testing.assert_close(whole * wide + shifted, meant(kind, stored)[rows, columns], rtol=0, atol=3e-4)
+
+
+def test_fp4_is_multiples_of_scales() -> None:
+    stored, rows, columns = random_blocks("MXFP4", 5, 512), slice(1, 4), slice(96, 352)
+    scales = GgufWeight("MXFP4", stored).fp4_scales(rows, columns)
+    assert scales is not None
+    assert scales.dtype == torch.float16
+    assert scales.shape == (3, 8)
+    numbers = meant("MXFP4", stored)[rows, columns] / scales.float().repeat_interleave(GROUP, 1)
+    assert set(numbers.unique().tolist()) == set(FP4.tolist())
+    assert GgufWeight("MXFP4", stored).fp4_scales(rows, slice(16, 64)) is None
+    assert GgufWeight("Q4_0", random_blocks("Q4_0", 2, 64)).fp4_scales(slice(0, 2), slice(0, 64)) is None
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -31,7 +31,7 @@ def test_every_kernel_becomes_machine_code() -> None:
     mixtures |= {"multiply_tiles", "multiply_tiles_int4", "multiply_tiles_groups"}
     others = {"norm_rows", "gate_rows", "copy_blocks"}
     assert set(found) == attention | sampling | products | mixtures | others
-    # Large tiles of experts of 4 bits are faster than small ones, though they spill; draws spill before loops.
+    # Large tiles of experts of 4 bits are faster than small ones, though they spill.
     spills = {"multiply_tiles_int4": 80, "draw_rows": 48}
     for line in lines:
         most = spills.get(line[1], 0)
