@@ -240,3 +240,8 @@ class CodedWeight(Tensor):
 
     def __getitem__(self, rows: Any) -> Tensor:
         return CodedWeight.of(self.codes[rows], self.dtype)
+
+
+def plain_of(weight: Tensor) -> Tensor:
+    """The values of a weight, in its type, if it is a `CodedWeight`; else the weight."""
+    return weight.codes.dequantized().to(weight.dtype) if isinstance(weight, CodedWeight) else weight

@@ -9,7 +9,9 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
+import jsonschema_rs
 import pytest
 import requests
 import schemathesis
@@ -18,6 +20,7 @@ from hypothesis import strategies as st
 from schemathesis import APIOperation, Case, GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.config import SchemathesisConfig
+from schemathesis.core.parameters import ParameterLocation
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
     negative_data_rejection,
@@ -190,9 +193,33 @@ def test_answers_are_documented(
         def explore(case: Case) -> None:
             response = case.call(base_url=deployment.url, session=session, timeout=60)
             answers[label, str(response.status_code)] += 1
-            case.validate_response(response, checks=CHECKS)
+            left_out = [negative_data_rejection] if is_documented(case) else []
+            case.validate_response(response, checks=CHECKS, excluded_checks=left_out)
 
         explore()
+
+
+def is_documented(case: Case) -> bool:
+    """Whether a body that was made wrong is as documented all the same, as another of several shapes."""
+    wrong = {place for place, part in case.meta.components.items() if part.mode.is_negative}
+    if wrong != {ParameterLocation.BODY}:
+        return False
+    method, path = case.operation.method.lower(), case.operation.path.replace("/", "~1")
+    pointer = f"#/paths/{path}/{method}/requestBody/content/application~1json/schema"
+    whole = {**case.operation.schema.raw_schema, "$ref": pointer}
+    try:
+        return jsonschema_rs.Draft202012Validator(whole).is_valid(case.body)
+    except (TypeError, ValueError):  # a body that is no JSON
+        return False
+
+
+def test_a_body_of_another_shape_is_not_wrong(operations: dict[str, APIOperation]) -> None:
+    wrong = SimpleNamespace(mode=GenerationMode.NEGATIVE)
+    meta = SimpleNamespace(components={ParameterLocation.BODY: wrong})
+    operation = operations["POST /v1/conversations"]
+    for kind, right in (("input_text", True), ("output_text", True), ("sound", False)):
+        body = {"items": [{"role": "assistant", "content": [{"type": kind, "text": ""}]}]}
+        assert is_documented(SimpleNamespace(meta=meta, operation=operation, body=body)) is right
 
 
 @pytest.mark.parametrize("path", GETS)

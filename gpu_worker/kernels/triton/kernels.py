@@ -7,6 +7,7 @@ KeptTriton         weights as the checkpoint has them
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import chain
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 from gpu_worker.arrays import Int32s
 from gpu_worker.errors import KernelError
 from gpu_worker.kernels.attention import Copies, KvFormat, LayerCache, StepMetadata
-from gpu_worker.kernels.codes import CodedWeight
+from gpu_worker.kernels.codes import CodedWeight, plain_of
 from gpu_worker.kernels.products import Clamped, Expert, Linear, Mixture, Route, Routing, Unary, scales_of
 from gpu_worker.kernels.reference.int4 import Int4Weights
 from gpu_worker.kernels.reference.kept import KeptWeights, Kind
@@ -192,7 +193,8 @@ class KeptTriton(KeptWeights, TritonKernels):
                 return self.kept[kind].mixture(every, count, activation)
         if isinstance(first.up, CodedWeight) and isinstance(first.down, CodedWeight):
             return self.kept["fp8 groups"].mixture(every, count, activation)
-        return super().mixture(every, count, activation)
+        plain = (replace(each, up=plain_of(each.up), down=plain_of(each.down)) for each in every)
+        return super().mixture(plain, count, activation)
 
 
 def _probe(device: torch.device) -> None:

@@ -5,6 +5,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from gpu_worker.errors import ModelError
+from gpu_worker.kernels.codes import CodedWeight
 from gpu_worker.kernels.products import Clamped
 from gpu_worker.kernels.triton.formats.factors import factor
 from gpu_worker.kernels.triton.formats.fp8 import widen_finite
@@ -91,6 +93,8 @@ class GroupedExpertWeights(DequantizedWeights):
     """Bytes of all experts, uint8 [count, out, in]; scales, float32 [count, groups, out]; and biases."""
 
     def take(self, number: int, weight: Tensor, bias: Tensor | None) -> None:
+        if not isinstance(weight, CodedWeight):
+            raise ModelError(f"experts 0 and {number} have weights of different types")
         self._shape, self._dtype = (weight.shape[0], weight.shape[1]), weight.dtype
         own = groups_of(weight)
         self._size = own.size

@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from gpu_worker.errors import ModelError
 from gpu_worker.kernels.products import Clamped, scales_of
 from gpu_worker.kernels.triton.formats.factors import factor
 from gpu_worker.kernels.triton.mixture.dequantized import UNPACKED_PAIRS, DequantizedWeights
@@ -112,9 +113,14 @@ def unpacked_tiling(pairs: int, gated: bool, fp4: bool) -> Tiling:
 class Int4ExpertWeights(DequantizedWeights):
     """Weights of all experts, [count, strips, out, 32], their scales, [count, strips, out], and biases."""
 
+    _fp4: bool
+
     def take(self, number: int, weight: Tensor, bias: Tensor | None) -> None:
         self._shape, self._dtype = (weight.shape[0], weight.shape[1]), weight.dtype
-        self._fp4 = scales_of(weight, "fp4") is not None
+        fp4 = scales_of(weight, "fp4") is not None
+        if number > 0 and fp4 != self._fp4:
+            raise ModelError(f"experts 0 and {number} have weights of different types")
+        self._fp4 = fp4
         self._put(number, *packed(weight), bias)
 
     def _dequantize(self, some: slice, matrices: Tensor) -> None:

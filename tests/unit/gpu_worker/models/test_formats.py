@@ -10,9 +10,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from gpu_worker.errors import ModelError
+from gpu_worker.kernels.products import FP4
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.models.checkpoint import open_checkpoint
 from gpu_worker.models.formats import read_format
+from gpu_worker.models.formats.packed import Packed
+from gpu_worker.models.formats.stored import StoredWeight
 from gpu_worker.models.registry import load_model
 from gpu_worker.models.values import Values
 from gpu_worker.models.weights import Weights
@@ -50,6 +53,22 @@ def test_any_rectangle_of_a_weight(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ):
             part = weights._merge([("one.weight", 48, [rows, rows])], (64,), columns)
             assert torch.equal(part, torch.cat([meant[rows, columns]] * 2))
+
+
+def test_scales_of_fp4_that_are_too_small() -> None:
+    """They do no harm if their numbers are zeros. Otherwise back ends of fp4 do not keep the weight."""
+    bits = torch.randint(1, 8, (3, 64), generator=torch.Generator().manual_seed(0))
+    bits[1, 32:] = 0
+    words = (bits[:, ::2] | bits[:, 1::2] << 4).to(torch.uint8)
+    scales = torch.full((3, 2), 0.25)
+    scales[1, 1] = 2.0**-127
+    weight = StoredWeight(Packed(words, 4, 64, table=FP4), scales, (1, 32))
+    found = weight.fp4_scales(slice(0, 3), slice(0, 64))
+    assert found is not None
+    assert found.tolist() == [[0.25, 0.25], [0.25, 0.0], [0.25, 0.25]]
+    scales[2, 0] = 2.0**-127
+    assert weight.fp4_scales(slice(0, 3), slice(0, 64)) is None
+    assert weight.fp4_scales(slice(0, 2), slice(0, 64)) is not None
 
 
 def saved(folder: Path, encoder: Encoder, config: dict[str, Any]) -> Path:

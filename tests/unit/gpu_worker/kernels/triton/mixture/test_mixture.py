@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from gpu_worker.errors import ModelError
 from gpu_worker.kernels.products import Clamped, Expert
 from gpu_worker.kernels.reference.int4 import Int4Reference
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
@@ -204,3 +205,18 @@ def test_weights_of_fp8_in_groups(tokens: int, many: int, size: int, monkeypatch
     right = ReferenceKernels().mixture(iter(plain), 4)(hidden, *routing)
     found = KeptTriton(DEVICE).mixture(iter(own), 4)(hidden, *routing)
     assert (found - right).norm() < 1e-5 * right.norm()
+
+
+def test_experts_of_different_types() -> None:
+    """If a matrix of the first is not of fp8, all are dequantized. A later one that differs is an error."""
+    hidden, routing = drawn(5, 64, seed=9), routed(5, 2, 3)
+    up, down = fp8_groups(96, 64, 32), fp8_groups(64, 48, 48)
+    plain = Expert(up.codes.dequantized(), down.codes.dequantized())
+    right = ReferenceKernels().mixture(iter([plain] * 3), 3)(hidden, *routing)
+    mixed = [Expert(up, plain.down)] * 2 + [Expert(plain.up, down)]
+    assert_close(KeptTriton(DEVICE).mixture(iter(mixed), 3)(hidden, *routing), right, atol=1e-4, rtol=1e-4)
+    with pytest.raises(ModelError, match="experts 0 and 2 have weights of different types"):
+        KeptTriton(DEVICE).mixture(iter([Expert(up, down)] * 2 + [plain]), 3)
+    fp4 = Expert(scaled_fp4(96, 64), scaled_fp4(64, 48))
+    with pytest.raises(ModelError, match="experts 0 and 1 have weights of different types"):
+        KeptTriton(DEVICE).mixture(iter([fp4, plain]), 2)
