@@ -2,7 +2,7 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, model_validator
 
 from gateway.api.body import validated
 from gateway.api.chat_schema import ChatBody, FittedChatBody
@@ -10,7 +10,7 @@ from gateway.api.fields import MAX_INT32, MAX_MESSAGES, MAX_STOP_LENGTH, MAX_STO
 from gateway.api.messages_parts import EachText, Json, RequestPart, Turn
 from gateway.api.request_schema import RequestBody
 from gateway.api.shape import MAX_DEPTH
-from gateway.api.tools import MAX_NAME, MAX_TOOL_VALUES, MAX_TOOLS, functions
+from gateway.api.tools import MAX_NAME, MAX_TOOL_VALUES, MAX_TOOLS, functions, other_tool
 from gateway.api.turns import in_turns
 from gateway.api.volatile import Volatile, put_last, without_volatile
 from gateway.errors import BadRequest
@@ -42,6 +42,16 @@ class Tool(RequestPart):
         if self.strict is not None:
             function["strict"] = self.strict
         return {"type": "function", "function": function}
+
+
+_OtherTool = Annotated[Json, WithJsonSchema(other_tool("custom"))]
+Tools = Annotated[
+    list[Tool],
+    Field(max_length=MAX_TOOLS),
+    BeforeValidator(
+        _tools, json_schema_input_type=Annotated[list[Tool | _OtherTool], Field(max_length=MAX_TOOLS)]
+    ),
+]
 
 
 class Choice(RequestPart):
@@ -90,7 +100,7 @@ class CountBody(RequestBody):
 
     messages: list[Turn] = Field(min_length=1, max_length=MAX_MESSAGES)
     system: EachText = Field(default_factory=list, description="Comes before the conversation.")
-    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS), BeforeValidator(_tools)] = Field(
+    tools: Tools = Field(
         default_factory=list,
         description="Functions that the model may call. Tools of other types are ignored.",
     )

@@ -12,7 +12,7 @@ from gateway.api.fields import MAX_MESSAGES, bounded, declared
 from gateway.api.items import InputItem, Item, ItemPart, items_from, messages_of
 from gateway.api.request_schema import RequestBody
 from gateway.api.shape import MAX_DEPTH
-from gateway.api.tools import MAX_NAME, MAX_TOOL_VALUES, MAX_TOOLS, functions
+from gateway.api.tools import MAX_NAME, MAX_TOOL_VALUES, MAX_TOOLS, functions, other_tool
 from gateway.api.turns import in_turns
 from gateway.errors import BadRequest
 
@@ -73,10 +73,20 @@ class CustomTool(ItemPart):
 
 
 Tool = Annotated[FunctionTool | CustomTool, Field(discriminator="type")]
+_OtherTool = Annotated[Json, WithJsonSchema(other_tool("function", "custom"))]
 
 
 def _tools(value: object, info: ValidationInfo) -> object:
     return functions(value, info, ("function", "custom", None))
+
+
+Tools = Annotated[
+    list[Tool],
+    Field(max_length=MAX_TOOLS),
+    BeforeValidator(
+        _tools, json_schema_input_type=Annotated[list[Tool | _OtherTool], Field(max_length=MAX_TOOLS)]
+    ),
+]
 
 
 class TextFormat(ItemPart):
@@ -197,7 +207,7 @@ class ResponsesBody(RequestBody):
     store: bool | None = Field(
         None, description="Whether the response is stored: by default it is, where the gateway stores any."
     )
-    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS), BeforeValidator(_tools)] = Field(
+    tools: Tools = Field(
         default_factory=list,
         description="Functions that the model may call. Tools of other types are ignored.",
     )

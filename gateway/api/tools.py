@@ -288,10 +288,29 @@ _CUSTOM = {
     },
     "required": ["name"],
 }
+
+
+def other_tool(*kinds: str) -> Json:
+    """JSON Schema of a tool that `functions` leaves out: its type is none of `kinds`."""
+    return {
+        "type": "object",
+        "description": "A tool that runs elsewhere, such as `web_search`: it is ignored.",
+        "properties": {"type": {"type": "string", "not": {"enum": list(kinds)}}},
+        "required": ["type"],
+    }
+
+
 _TOOL = {
     "anyOf": [
-        {"type": "object", "properties": {"type": {"const": kind}, kind: schema}, "required": ["type", kind]}
-        for kind, schema in (("function", _FUNCTION), ("custom", _CUSTOM))
+        *(
+            {
+                "type": "object",
+                "properties": {"type": {"const": kind}, kind: schema},
+                "required": ["type", kind],
+            }
+            for kind, schema in (("function", _FUNCTION), ("custom", _CUSTOM))
+        ),
+        other_tool("function", "custom"),
     ]
 }
 Tools = Annotated[

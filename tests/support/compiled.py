@@ -119,7 +119,9 @@ def launch_all() -> None:
         TritonQuantizedLinear(hidden[:, :64], hidden[0, :3], torch.float32, numbers)(hidden[:, :64])
     for tokens in (1, 600):
         mix(tokens, None)
-    mix(1, FP8)
+    for tokens in (1, 600):
+        mix(tokens, FP8)
+        mix(tokens, torch.int8)
     for tokens in (1, 100, 600):  # of which 600 dequantize experts
         mix(tokens, None, Int4Mixture)
         mix(tokens, None, Int4Mixture, fp4=True)

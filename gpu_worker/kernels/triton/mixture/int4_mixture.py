@@ -102,12 +102,12 @@ def multiply_tiles_int4(
 
 
 def unpacked_tiling(pairs: int, gated: bool, fp4: bool) -> Tiling:
-    """See `tiling`. A strip has 64 bytes of a row."""
+    """See `tiling`. A strip has 128 inputs."""
     if pairs == UNPACKED_PAIRS:
         if not fp4:  # larger tiles would not fit into registers
-            return Tiling(64, 64, 4, 4)
-        return Tiling(64, 64, 4, 2) if gated else Tiling(128, 64, 4, 3)
-    return Tiling(32 if gated else 64, 64, 2, 3)
+            return Tiling(64, 128, 4, 4)
+        return Tiling(64, 128, 4, 2) if gated else Tiling(128, 128, 4, 3)
+    return Tiling(32 if gated else 64, 128, 2, 3)
 
 
 class Int4ExpertWeights(DequantizedWeights):

@@ -37,7 +37,7 @@ class Tiling:
     outputs: int
     """Outputs of an expert that a program computes."""
     depth: int
-    """Bytes of a row of weights that it reads at a time."""
+    """Inputs that it multiplies at a time; half as many of float32."""
     warps: int
     stages: int
     """Stages of the pipeline that loads rows."""
@@ -50,10 +50,10 @@ def tiling(pairs: int, gated: bool, shared_memory: int) -> Tiling:
     many, beside them. `shared_memory`: bytes that a program may have.
     """
     if pairs < MOST_PAIRS:
-        return Tiling(64, 256 if pairs == LEAST_PAIRS else 128, 4, 3)
+        return Tiling(64, 128 if pairs == LEAST_PAIRS else 64, 4, 3)
     if shared_memory < 192 << 10:
-        return Tiling(64 if gated else 128, 128, 8, 3)
-    return Tiling(128 if gated else 256, 128, 8, 4)
+        return Tiling(64 if gated else 128, 64, 8, 3)
+    return Tiling(128 if gated else 256, 64, 8, 4)
 
 
 @triton.jit
@@ -283,7 +283,7 @@ def multiply(
         ACTIVATION=name_of(activation),
         M=tile,
         N=width,
-        K=min(chosen.depth // weights.itemsize, max(16, triton.next_power_of_2(size))),
+        K=min(chosen.depth // max(1, weights.itemsize // 2), max(16, triton.next_power_of_2(size))),
         NATIVE_FP8=is_native(rows.device),
         FACTOR=factor(rows),
         num_warps=chosen.warps,
