@@ -8,10 +8,14 @@ from abc import abstractmethod
 from collections.abc import Iterator
 
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 
 from gpu_worker.kernels.products import Clamped
 from gpu_worker.kernels.triton.mixture.mixture import ExpertWeights, Own, multiply
+from gpu_worker.kernels.triton.mixture.pairs import RoutedPairs
+from gpu_worker.kernels.triton.norm import gated_product
 
 DEQUANTIZED_PAIRS = 192
 """Pairs of an expert, on average, from which on experts are dequantized."""
@@ -19,6 +23,37 @@ UNPACKED_PAIRS = 64
 """Pairs of the largest tile of experts that are not."""
 AT_ONCE_BYTES = 512 << 20
 """Of the experts that are dequantized at a time."""
+
+
+@triton.jit
+def leave_outputs(
+    sums,
+    ups,
+    biases,
+    outs,
+    wanted,
+    alpha,
+    limit,
+    routing_weights,
+    pairs,
+    real,
+    out,
+    targets,
+    OUTPUTS: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+):
+    """Store the results of a tile from its sums [outputs, pairs]. With an ACTIVATION these are gates, and `ups`
+    are beside them. `biases`: the expert's."""
+    if biases is not None:
+        sums += tl.load(biases + outs, mask=wanted, other=0.0).to(tl.float32)[:, None]
+        if ACTIVATION != "":
+            ups += tl.load(biases + OUTPUTS + outs, mask=wanted, other=0.0).to(tl.float32)[:, None]
+    if ACTIVATION != "":
+        sums = gated_product(sums, ups, alpha, limit, ACTIVATION)
+    else:
+        sums = sums * tl.load(routing_weights + pairs, mask=real, other=0.0)
+    results = out + targets * OUTPUTS + outs[:, None]
+    tl.store(results, sums.to(out.dtype.element_ty), mask=real & wanted[:, None])
 
 
 class DequantizedWeights(ExpertWeights):
@@ -40,33 +75,17 @@ class DequantizedWeights(ExpertWeights):
         return rows if pairs >= DEQUANTIZED_PAIRS * self._count else min(UNPACKED_PAIRS, rows)
 
     def multiply(
-        self,
-        rows: Tensor,
-        sorted_pairs: tuple[Tensor, Tensor],
-        routing_weights: Tensor,
-        out: Tensor,
-        experts_per_token: int,
-        activation: str | Clamped | None,
-        tile: int,
+        self, rows: Tensor, routed: RoutedPairs, out: Tensor, activation: str | Clamped | None
     ) -> None:
-        if tile <= UNPACKED_PAIRS:
-            self._multiply(rows, sorted_pairs, routing_weights, out, experts_per_token, activation, tile)
+        if routed.rows <= UNPACKED_PAIRS:
+            self._multiply(rows, routed, out, activation)
             return
         for first, own in self._dequantized():
-            multiply(
-                rows, sorted_pairs, own, routing_weights, out, experts_per_token, activation, tile, first
-            )
+            multiply(rows, routed, out, activation, own, first)
 
     @abstractmethod
     def _multiply(
-        self,
-        rows: Tensor,
-        sorted_pairs: tuple[Tensor, Tensor],
-        routing_weights: Tensor,
-        out: Tensor,
-        experts_per_token: int,
-        activation: str | Clamped | None,
-        tile: int,
+        self, rows: Tensor, routed: RoutedPairs, out: Tensor, activation: str | Clamped | None
     ) -> None:
         """As `multiply`, without dequantizing experts."""
 

@@ -10,15 +10,14 @@ from gpu_worker.kernels.codes import CodedWeight
 from gpu_worker.kernels.products import Clamped
 from gpu_worker.kernels.triton.formats.factors import factor
 from gpu_worker.kernels.triton.formats.fp8 import widen_finite
-from gpu_worker.kernels.triton.mixture.dequantized import UNPACKED_PAIRS, DequantizedWeights
+from gpu_worker.kernels.triton.mixture.dequantized import UNPACKED_PAIRS, DequantizedWeights, leave_outputs
 from gpu_worker.kernels.triton.mixture.mixture import (
     ExpertWeights,
     TritonMixture,
     constants,
-    name_of,
     own_pairs,
 )
-from gpu_worker.kernels.triton.norm import gated_product
+from gpu_worker.kernels.triton.mixture.pairs import RoutedPairs
 from gpu_worker.kernels.triton.products.fp8_groups import dequantized, groups_of
 
 
@@ -76,17 +75,23 @@ def multiply_tiles_groups(
                 w = tl.load(own + OUTPUTS * SIZE + at[None, :], mask=held, other=0)
                 factors = tl.load(own_scales + OUTPUTS, mask=wanted, other=0.0)
                 ups += tl.dot(widen_finite(w, FACTOR), x, input_precision="ieee") * factors[:, None]
-        if biases is not None:
-            bias = biases + expert * WIDTH + outs
-            sums += tl.load(bias, mask=wanted, other=0.0).to(tl.float32)[:, None]
-            if GATED:
-                ups += tl.load(bias + OUTPUTS, mask=wanted, other=0.0).to(tl.float32)[:, None]
-        if GATED:
-            sums = gated_product(sums, ups, alpha, limit, ACTIVATION)
-        else:
-            sums = sums * tl.load(routing_weights + pairs, mask=real, other=0.0)
-        results = out + targets * OUTPUTS + outs[:, None]
-        tl.store(results, sums.to(out.dtype.element_ty), mask=real & wanted[:, None])
+        own_biases = None if biases is None else biases + expert * WIDTH
+        leave_outputs(
+            sums,
+            ups,
+            own_biases,
+            outs,
+            wanted,
+            alpha,
+            limit,
+            routing_weights,
+            pairs,
+            real,
+            out,
+            targets,
+            OUTPUTS,
+            ACTIVATION,
+        )
 
 
 class GroupedExpertWeights(DequantizedWeights):
@@ -105,35 +110,24 @@ class GroupedExpertWeights(DequantizedWeights):
         dequantized(self.weights[some], self.scales[some], self._size, matrices)
 
     def _multiply(
-        self,
-        rows: Tensor,
-        sorted_pairs: tuple[Tensor, Tensor],
-        routing_weights: Tensor,
-        out: Tensor,
-        experts_per_token: int,
-        activation: str | Clamped | None,
-        tile: int,
+        self, rows: Tensor, routed: RoutedPairs, out: Tensor, activation: str | Clamped | None
     ) -> None:
-        order, tiles = sorted_pairs
         outputs = out.shape[1]
-        few = tile < UNPACKED_PAIRS
+        few = routed.rows < UNPACKED_PAIRS
         width = 32 if few else 64
-        multiply_tiles_groups[(triton.cdiv(outputs, width), len(tiles))](
+        multiply_tiles_groups[(triton.cdiv(outputs, width), len(routed.tiles))](
             rows,
-            order,
-            tiles,
+            routed.order,
+            routed.tiles,
             self.weights,
             self.scales,
             self.biases,
-            routing_weights,
+            routed.routing_weights,
             out,
-            *constants(activation),
+            **constants(routed, activation),
             SIZE=rows.shape[1],
             OUTPUTS=outputs,
             GROUP=self._size,
-            EXPERTS_PER_TOKEN=experts_per_token,
-            ACTIVATION=name_of(activation),
-            M=tile,
             N=width,
             STAGES=4 if few else 3,
             FACTOR=factor(rows),

@@ -11,16 +11,15 @@ from torch import Tensor
 from gpu_worker.errors import ModelError
 from gpu_worker.kernels.products import Clamped, scales_of
 from gpu_worker.kernels.triton.formats.factors import factor
-from gpu_worker.kernels.triton.mixture.dequantized import UNPACKED_PAIRS, DequantizedWeights
+from gpu_worker.kernels.triton.mixture.dequantized import UNPACKED_PAIRS, DequantizedWeights, leave_outputs
 from gpu_worker.kernels.triton.mixture.mixture import (
     ExpertWeights,
     Tiling,
     TritonMixture,
     constants,
-    name_of,
     own_pairs,
 )
-from gpu_worker.kernels.triton.norm import gated_product
+from gpu_worker.kernels.triton.mixture.pairs import RoutedPairs
 from gpu_worker.kernels.triton.products.int4_tile import (
     GROUP,
     GROUPS,
@@ -88,17 +87,23 @@ def multiply_tiles_int4(
                 if GATED:
                     product = tl.dot(unpacked(up_words, group, FP4, FACTOR), x, input_precision="ieee")
                     ups += product * scale_of(up_scales, group)[:, None]
-        if biases is not None:
-            own = biases + expert * WIDTH + outs
-            sums += tl.load(own, mask=wanted, other=0.0).to(tl.float32)[:, None]
-            if GATED:
-                ups += tl.load(own + OUTPUTS, mask=wanted, other=0.0).to(tl.float32)[:, None]
-        if GATED:
-            sums = gated_product(sums, ups, alpha, limit, ACTIVATION)
-        else:
-            sums = sums * tl.load(routing_weights + pairs, mask=real, other=0.0)
-        results = out + targets * OUTPUTS + outs[:, None]
-        tl.store(results, sums.to(out.dtype.element_ty), mask=real & wanted[:, None])
+        own_biases = None if biases is None else biases + expert * WIDTH
+        leave_outputs(
+            sums,
+            ups,
+            own_biases,
+            outs,
+            wanted,
+            alpha,
+            limit,
+            routing_weights,
+            pairs,
+            real,
+            out,
+            targets,
+            OUTPUTS,
+            ACTIVATION,
+        )
 
 
 def unpacked_tiling(pairs: int, gated: bool, fp4: bool) -> Tiling:
@@ -128,34 +133,23 @@ class Int4ExpertWeights(DequantizedWeights):
         dequantized(self.weights[some], self.scales[some], matrices, self._fp4)
 
     def _multiply(
-        self,
-        rows: Tensor,
-        sorted_pairs: tuple[Tensor, Tensor],
-        routing_weights: Tensor,
-        out: Tensor,
-        experts_per_token: int,
-        activation: str | Clamped | None,
-        tile: int,
+        self, rows: Tensor, routed: RoutedPairs, out: Tensor, activation: str | Clamped | None
     ) -> None:
-        order, tiles = sorted_pairs
         outputs = out.shape[1]
-        chosen = unpacked_tiling(tile, activation is not None, self._fp4)
-        multiply_tiles_int4[(triton.cdiv(outputs, chosen.outputs), len(tiles))](
+        chosen = unpacked_tiling(routed.rows, activation is not None, self._fp4)
+        multiply_tiles_int4[(triton.cdiv(outputs, chosen.outputs), len(routed.tiles))](
             rows,
-            order,
-            tiles,
+            routed.order,
+            routed.tiles,
             self.weights,
             self.scales,
             self.biases,
-            routing_weights,
+            routed.routing_weights,
             out,
-            *constants(activation),
+            **constants(routed, activation),
             SIZE=rows.shape[1],
             OUTPUTS=outputs,
             STRIPS=self.weights.shape[1],
-            EXPERTS_PER_TOKEN=experts_per_token,
-            ACTIVATION=name_of(activation),
-            M=tile,
             N=chosen.outputs,
             STAGES=chosen.stages,
             FP4=self._fp4,

@@ -12,6 +12,7 @@ once. In a prompt a tile is a full matrix, whose rows are gathered as they are r
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -23,7 +24,7 @@ from gpu_worker.kernels.reference.rows import FP8, quantized
 from gpu_worker.kernels.triton import gpu
 from gpu_worker.kernels.triton.formats.factors import factor
 from gpu_worker.kernels.triton.formats.fp8 import is_native, widen
-from gpu_worker.kernels.triton.mixture.pairs import sort_pairs
+from gpu_worker.kernels.triton.mixture.pairs import RoutedPairs, sort_pairs
 from gpu_worker.kernels.triton.norm import gated_product
 
 LEAST_PAIRS, MOST_PAIRS = 16, 128
@@ -170,13 +171,10 @@ class TritonMixture:
         pairs = selected_experts.numel()
         size, inner = self._down.shape
         rows = self._up.tile_rows(pairs, hidden)
-        sorted_pairs = sort_pairs(selected_experts, self._count, rows)
+        routed = sort_pairs(selected_experts, routing_weights, self._count, rows)
         activations, results = hidden.new_empty((pairs, inner)), hidden.new_empty((pairs, size))
-        weights = routing_weights.contiguous()
-        self._up.multiply(
-            hidden.contiguous(), sorted_pairs, weights, activations, top_k, self._activation, rows
-        )
-        self._down.multiply(activations, sorted_pairs, weights, results, top_k, None, rows)
+        self._up.multiply(hidden.contiguous(), routed, activations, self._activation)
+        self._down.multiply(activations, routed, results, None)
         return results.view(tokens, top_k, size).sum(1, dtype=torch.float32)
 
     def _new_weights(self, count: int, weight_dtype: torch.dtype | None) -> "ExpertWeights":
@@ -225,63 +223,39 @@ class ExpertWeights:
         return min(most, max(LEAST_PAIRS, wanted))
 
     def multiply(
-        self,
-        rows: Tensor,
-        sorted_pairs: tuple[Tensor, Tensor],
-        routing_weights: Tensor,
-        out: Tensor,
-        experts_per_token: int,
-        activation: str | Clamped | None,
-        tile: int,
+        self, rows: Tensor, routed: RoutedPairs, out: Tensor, activation: str | Clamped | None
     ) -> None:
-        """See `multiply_tiles`. `sorted_pairs`: of `sort_pairs`, in tiles of `tile` pairs. `activation`: None
-        for the product with down."""
-        multiply(
-            rows,
-            sorted_pairs,
-            (self.weights, self.scales, self.biases),
-            routing_weights,
-            out,
-            experts_per_token,
-            activation,
-            tile,
-        )
+        """See `multiply_tiles`. `activation`: None for the product with down."""
+        multiply(rows, routed, out, activation, (self.weights, self.scales, self.biases))
 
 
 def multiply(
     rows: Tensor,
-    sorted_pairs: tuple[Tensor, Tensor],
-    own: "Own",
-    routing_weights: Tensor,
+    routed: RoutedPairs,
     out: Tensor,
-    experts_per_token: int,
     activation: str | Clamped | None,
-    tile: int,
+    own: "Own",
     first_expert: int = 0,
 ) -> None:
     """See `ExpertWeights.multiply`. `own`: of the experts from `first_expert` on."""
-    order, tiles = sorted_pairs
     weights, scales, biases = own
     size, outputs = rows.shape[1], out.shape[1]
-    chosen = tiling(tile, activation is not None, gpu.shared_memory(rows.device))
+    chosen = tiling(routed.rows, activation is not None, gpu.shared_memory(rows.device))
     width = min(chosen.outputs, max(16, triton.next_power_of_2(outputs)))
-    multiply_tiles[(triton.cdiv(outputs, width), len(tiles))](
+    multiply_tiles[(triton.cdiv(outputs, width), len(routed.tiles))](
         rows,
-        order,
-        tiles,
+        routed.order,
+        routed.tiles,
         weights,
         scales,
         biases,
-        routing_weights,
+        routed.routing_weights,
         out,
         first_expert,
         len(weights),
-        *constants(activation),
+        **constants(routed, activation),
         SIZE=size,
         OUTPUTS=outputs,
-        EXPERTS_PER_TOKEN=experts_per_token,
-        ACTIVATION=name_of(activation),
-        M=tile,
         N=width,
         K=min(chosen.depth // max(1, weights.itemsize // 2), max(16, triton.next_power_of_2(size))),
         NATIVE_FP8=is_native(rows.device),
@@ -291,11 +265,13 @@ def multiply(
     )
 
 
-def constants(activation: str | Clamped | None) -> tuple[float, float]:
-    """`alpha` and `limit` of a kernel."""
-    return (activation.alpha, activation.limit) if isinstance(activation, Clamped) else (0.0, 0.0)
-
-
-def name_of(activation: str | Clamped | None) -> str:
-    """ACTIVATION of a kernel."""
-    return "clamped" if isinstance(activation, Clamped) else activation or ""
+def constants(routed: RoutedPairs, activation: str | Clamped | None) -> dict[str, Any]:
+    """Arguments that the kernels of all kinds of weights have."""
+    clamped = activation if isinstance(activation, Clamped) else None
+    return {
+        "alpha": clamped.alpha if clamped else 0.0,
+        "limit": clamped.limit if clamped else 0.0,
+        "ACTIVATION": "clamped" if clamped else activation or "",
+        "EXPERTS_PER_TOKEN": routed.experts_per_token,
+        "M": routed.rows,
+    }

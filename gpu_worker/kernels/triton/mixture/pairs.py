@@ -14,6 +14,8 @@ program takes an expert and reads the experts of all pairs, 8 bytes each, twice.
 experts' weights.
 """
 
+from dataclasses import dataclass
+
 import torch
 import triton
 import triton.language as tl
@@ -21,8 +23,23 @@ from torch import Tensor
 
 FEW = 32
 """Pairs that a program compares with each other. One warp does it: for more, that takes too long."""
-CHUNKS = (1024, 8192)
-"""Pairs that a program reads at a time, of few and of many."""
+CHUNK, MANY = 1024, 8192
+"""Pairs that a program reads at a time, of at most so many and of more."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedPairs:
+    """The pairs of a step, which both products of a mixture take."""
+
+    order: Tensor
+    """Sorted pairs, int32 [pairs]."""
+    tiles: Tensor
+    """int32 [n, 3]: expert, first place in the order, end of the expert's places. Unused: expert -1."""
+    rows: int
+    """Pairs of a tile, at most."""
+    experts_per_token: int
+    routing_weights: Tensor
+    """float32 [tokens, experts_per_token]."""
 
 
 @triton.jit(do_not_specialize=["pairs", "room", "rows"])
@@ -107,11 +124,10 @@ def place_pairs(
         begin += tl.sum(own.to(tl.int32), axis=0)
 
 
-def sort_pairs(selected_experts: Tensor, num_experts: int, rows: int) -> tuple[Tensor, Tensor]:
+def sort_pairs(selected_experts: Tensor, routing_weights: Tensor, num_experts: int, rows: int) -> RoutedPairs:
     """Sort pairs by expert and cut them into tiles of `rows` pairs.
 
-    `selected_experts`: int64 [tokens, experts_per_token]. Returns the pairs' order, int32 [pairs], and tiles,
-    int32 [n, 3]: expert, first place in the order, end of the expert's places. An unused tile has expert -1.
+    `selected_experts`: int64, `routing_weights`: float32, both [tokens, experts_per_token].
     """
     pairs, device = selected_experts.numel(), selected_experts.device
     room = pairs // rows + min(num_experts, pairs)
@@ -119,13 +135,14 @@ def sort_pairs(selected_experts: Tensor, num_experts: int, rows: int) -> tuple[T
     order = torch.empty(pairs, dtype=torch.int32, device=device)
     tiles = torch.empty((room, 3), dtype=torch.int32, device=device)
     selected_experts = selected_experts.contiguous()
+    weights = routing_weights.contiguous()
+    routed = RoutedPairs(order, tiles, rows, selected_experts.shape[1], weights)
     if pairs <= FEW:
         sort_few_pairs[(1,)](
             selected_experts, order, tiles, pairs, room, rows, ROOM=2 * FEW, FEW=FEW, num_warps=1
         )
-        return order, tiles
-    chunk = CHUNKS[pairs > CHUNKS[0]]
-    warps = chunk // 512 if chunk > 1024 else 4
+        return routed
+    chunk, warps = (CHUNK, 4) if pairs <= CHUNK else (MANY, 16)
     count_pairs[(num_experts,)](selected_experts, counts, pairs, CHUNK=chunk, num_warps=warps)
     place_pairs[(num_experts,)](
         selected_experts,
@@ -140,4 +157,4 @@ def sort_pairs(selected_experts: Tensor, num_experts: int, rows: int) -> tuple[T
         CHUNK=chunk,
         num_warps=warps,
     )
-    return order, tiles
+    return routed

@@ -59,8 +59,9 @@ def weights(experts: int, size: int, inner: int, biased: bool = False) -> list[E
 )
 def test_pairs(tokens: int, top_k: int, experts: int, rows: int) -> None:
     """Each pair is in one tile of its expert, in the order of the tokens."""
-    _, selected_experts = routed(tokens, top_k, experts)
-    order, tiles = sort_pairs(selected_experts, experts, rows)
+    routing_weights, selected_experts = routed(tokens, top_k, experts)
+    found = sort_pairs(selected_experts, routing_weights, experts, rows)
+    order, tiles = found.order, found.tiles
     assert order.tolist() == selected_experts.flatten().argsort(stable=True).tolist()
     covered = []
     for expert, begin, end in tiles.tolist():
