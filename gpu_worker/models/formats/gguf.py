@@ -10,6 +10,7 @@ from gpu_worker.kernels.codes import Codes, halved, narrowed
 from gpu_worker.kernels.products import GROUP
 from gpu_worker.models.formats.format import Tensors
 from gpu_worker.models.formats.gguf_blocks import dequantized, parts_of, scales_and_shifts
+from gpu_worker.models.formats.stored import half_scales
 from gpu_worker.models.values import Values
 from ops.runtime.gguf.file import PLAIN, TYPES
 
@@ -78,7 +79,8 @@ class GgufWeight:
         parts = parts_of(self.kind, blocks)
         assert parts is not None
         scales = parts.scales.view(rows.stop - rows.start, -1)
-        return narrow if (narrow := halved(scales)).dtype == torch.float16 else None
+        # Number 8 is -0.
+        return half_scales(scales, lambda: (parts.numbers % 8).view(len(scales), -1))
 
     @property
     def has_fp8_groups(self) -> bool:

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.errors import ModelError
+from gpu_worker.kernels.products import FP4
 from ops.runtime.gguf.file import TYPES
 
 
@@ -217,8 +218,7 @@ _WHOLE = {zero: tuple(float(number - zero) for number in range(16)) for zero in 
 """Weights of whole numbers, by the number that means zero."""
 _LEVELS = (-127.0, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 """Weights of IQ4_NL and IQ4_XS, by their number."""
-_FP4 = (0.0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6)
-"""Weights of fp4 with 2 bits of exponent, by their bits."""
+_FP4 = tuple(FP4.tolist())
 _KINDS: Mapping[str, Callable[[Tensor], Parts]] = {
     "Q4_0": _q4_0,
     "Q4_1": _q4_1,

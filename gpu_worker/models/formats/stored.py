@@ -8,6 +8,7 @@ channel), some inputs of an output (per group), or a square of outputs and input
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -162,14 +163,7 @@ class StoredWeight:
             return None
         down = torch.arange(rows.start, rows.stop) // self.block[0]
         scales = self.scales[down][:, torch.arange(columns.start, columns.stop, GROUP) // self.block[1]]
-        narrow = scales.half()
-        if (off := narrow.float() != scales).any():  # which does no harm to zeros
-            numbers = self.numbers.part(rows, columns, torch.device("cpu"))
-            filled = pad(numbers, (0, -numbers.shape[1] % GROUP)).view(*scales.shape, GROUP)
-            if filled[off].any():
-                return None
-            narrow[off] = 0
-        return narrow
+        return half_scales(scales, lambda: self.numbers.part(rows, columns, torch.device("cpu")))
 
     @property
     def has_fp8_groups(self) -> bool:
@@ -247,6 +241,18 @@ class Whole:
         if self.weight.dtype == torch.int8:
             return Coded(octets, "int8")
         return None if ((octets & 127) == 127).any() else Coded(octets, "fp8")  # NaN
+
+
+def half_scales(scales: Tensor, numbers: Callable[[], Tensor]) -> Tensor | None:
+    """Scales of groups of `GROUP` numbers as float16. None if that is not exact, except where all numbers of
+    a group are 0, whose scale is 0 then. `numbers`: reads them, [rows, columns]."""
+    narrow = scales.half()
+    if (off := narrow.float() != scales).any():
+        found = numbers()
+        if pad(found, (0, -found.shape[1] % GROUP)).view(*scales.shape, GROUP)[off].any():
+            return None
+        narrow[off] = 0
+    return narrow
 
 
 def spread(name: str, scales: Tensor, shape: tuple[int, int], block: tuple[int, int]) -> Tensor:

@@ -11,7 +11,7 @@ from gpu_worker.kernels.triton.kernels import GroupsTriton, TritonKernels
 from gpu_worker.kernels.triton.products.fp8_groups import MOST_TOKENS
 from ops.bench.gpu_check.bench import Bench
 from ops.bench.gpu_check.cases import random
-from ops.bench.gpu_check.int4 import ALLOWED, SHAPES, each
+from ops.bench.gpu_check.int4 import ALLOWED, SHAPES, each, error_of
 
 SIZE = 128
 """Inputs of a group."""
@@ -37,12 +37,7 @@ def products(_: TritonKernels, bench: Bench) -> float:
                 kernels.linear(weight, bias) for kernels in (GroupsTriton(bench.device), CodedReference())
             )
             for tokens in (2, 17) if bench.dry else (1, 17, 64, MOST_TOKENS + 1):
-                x = random((tokens, size), dtype, bench)
-                residual, right = x.new_ones((tokens, outs)), expected(x)
-                own.add_to(x, residual)
-                for found in (own(x), residual - 1):
-                    error = float((found.float() - right.float()).norm() / right.float().norm())
-                    worst = max(worst, error / ALLOWED[dtype])
+                worst = max(worst, error_of(own, expected, random((tokens, size), dtype, bench)))
     return worst
 
 

@@ -38,13 +38,17 @@ def products(dtype: torch.dtype, _: TritonKernels, bench: Bench) -> float:
         own = Int4Triton(bench.device).linear(weight, bias)
         expected = Int4Reference().linear(weight, bias)
         for tokens in (2, 17) if bench.dry else (1, 16, 17, 64, MOST_TOKENS + 1):
-            x = random((tokens, size), dtype, bench)
-            residual, right = x.new_ones((tokens, outs)), expected(x)
-            own.add_to(x, residual)
-            for found in (own(x), residual - 1):
-                error = float((found.float() - right.float()).norm() / right.float().norm())
-                worst = max(worst, error / ALLOWED[dtype])
+            worst = max(worst, error_of(own, expected, random((tokens, size), dtype, bench)))
     return worst
+
+
+def error_of(own: Linear, expected: Linear, x: Tensor) -> float:
+    """How far a product of `x` is off, with and without a residual, as a share of what is allowed."""
+    right = expected(x)
+    residual = torch.ones_like(right)
+    own.add_to(x, residual)
+    errors = [float((found.float() - right.float()).norm()) for found in (own(x), residual - 1)]
+    return max(errors) / float(right.float().norm()) / ALLOWED[x.dtype]
 
 
 def measure(bench: Bench) -> None:

@@ -137,7 +137,8 @@ def _each(mixture: Mixture, given: list[tuple[Tensor, Tensor, Tensor]]) -> None:
 
 
 def _experts(shape: Shape, kind: str, dtype: torch.dtype, bench: Bench) -> Iterator[Expert]:
-    """Random experts, with weights of a kind of `BITS`; int4 is what a back end makes of them."""
+    """Random experts. `kind`: of their weights, one of `BITS`. Those of int4 are plain: a back end rounds
+    them."""
     size, inner = shape.size, shape.inner
     made = {"fp4": _fp4, "fp8": fp8_in_groups}.get(kind, random_weight)
     for _ in range(shape.experts):

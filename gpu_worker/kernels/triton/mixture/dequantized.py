@@ -42,8 +42,8 @@ def leave_outputs(
     OUTPUTS: tl.constexpr,
     ACTIVATION: tl.constexpr,
 ):
-    """Store the results of a tile from its sums [outputs, pairs]. With an ACTIVATION these are gates, and `ups`
-    are beside them. `biases`: the expert's."""
+    """Store the results of a tile from its sums [outputs, pairs]. With an ACTIVATION these are of gates, and
+    `ups` are beside them. `biases`: the expert's."""
     if biases is not None:
         sums += tl.load(biases + outs, mask=wanted, other=0.0).to(tl.float32)[:, None]
         if ACTIVATION != "":

@@ -11,6 +11,7 @@ they are, in the activations' type. The sums of each group are multiplied by its
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import triton
@@ -20,8 +21,8 @@ from torch import Tensor
 from gpu_worker.kernels.codes import CodedWeight
 from gpu_worker.kernels.triton.formats.factors import factor
 from gpu_worker.kernels.triton.formats.fp8 import is_native, widen, widen_finite
-from gpu_worker.kernels.triton.products.int4_tile import add_splits
 from gpu_worker.kernels.triton.products.linear import TritonLinear
+from gpu_worker.kernels.triton.products.splits import leave_split, multiply
 
 MOST_TOKENS = 256
 """Tokens up to which `multiply_groups` computes a product."""
@@ -31,8 +32,6 @@ OUTS = 64
 """Outputs of a program."""
 LEAST_SPLIT = 4
 """Groups of the shortest split."""
-PART = 1024
-"""Outputs of a token that a program of `add_splits` takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +93,7 @@ def multiply_groups(
         x = tl.load(rows + at[:, None], mask=there[:, None] & wanted[None, :], other=0.0).to(FACTOR)
         factors = tl.load(scales + group * OUT + output, mask=inside & (group * SIZE < IN), other=0.0)
         sums += tl.dot(widen_finite(w, FACTOR), x, input_precision="ieee") * factors[:, None]
-    if bias is not None:
-        sums += tl.load(bias + output, mask=inside, other=0.0).to(tl.float32)[:, None]
-    results = out + (split * tokens + token).to(tl.int64) * OUT + output[:, None]
-    stored = inside[:, None] & wanted
-    if ADDED:
-        sums += tl.load(results, mask=stored, other=0.0).to(tl.float32)
-    tl.store(results, sums.to(out.dtype.element_ty), mask=stored)
+    leave_split(sums, bias, out, split, tokens, token, wanted, output, inside, OUT, ADDED)
 
 
 @triton.jit
@@ -180,29 +173,23 @@ class TritonGroupsLinear:
         tiles = triton.cdiv(tokens, rows), triton.cdiv(outs, OUTS)
         groups = len(self._own.scales)
         splits = max(1, min(2 * self._processors // (tiles[0] * tiles[1]), groups // LEAST_SPLIT))
-        if splits == 1:
-            self._launch(hidden, out, rows, tiles, groups, 1, self._bias, added)
-            return
-        sums = torch.empty((splits, tokens, outs), dtype=torch.float32, device=out.device)
-        self._launch(hidden, sums, rows, tiles, triton.cdiv(groups, splits), splits, None, False)
-        add_splits[(tokens, triton.cdiv(outs, PART))](
-            sums, self._bias, out, tokens, SPLITS=splits, OUT=outs, PART=PART, ADDED=added, num_warps=8
-        )
+        split_groups = triton.cdiv(groups, splits)
+        launch = partial(self._launch, hidden, rows, (*tiles, splits), split_groups)
+        multiply(launch, splits, self._bias, out, added)
 
     def _launch(
         self,
         hidden: Tensor,
-        out: Tensor,
         rows: int,
-        tiles: tuple[int, int],
+        programs: tuple[int, int, int],
         split_groups: int,
-        splits: int,
+        out: Tensor,
         bias: Tensor | None,
         added: bool,
     ) -> None:
         own = self._own
         outs, size = own.weights.shape
-        multiply_groups[(*tiles, splits)](
+        multiply_groups[programs](
             hidden.contiguous(),
             own.weights,
             own.scales,

@@ -7,6 +7,7 @@
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 import triton
@@ -15,15 +16,13 @@ from torch import Tensor
 from gpu_worker.kernels.products import scales_of
 from gpu_worker.kernels.reference.quantized import AT_ONCE
 from gpu_worker.kernels.triton.formats.factors import factor
-from gpu_worker.kernels.triton.products.int4_tile import add_splits, dequantized, multiply_int4, packed
+from gpu_worker.kernels.triton.products.int4_tile import dequantized, multiply_int4, packed
 from gpu_worker.kernels.triton.products.linear import TritonLinear
+from gpu_worker.kernels.triton.products.splits import multiply
 
 MOST_TOKENS = 256
 """Tokens up to which `multiply_int4` computes a product. Dequantizing the matrix for cuBLAS moves 5 bytes a
 weight, whatever the number of tokens."""
-
-PART = 1024
-"""Outputs of a token that a program of `add_splits` takes."""
 
 LEAST_SPLIT = 4
 """Strips of the shortest split. Shorter splits cost more than they save."""
@@ -97,22 +96,7 @@ class TritonInt4Linear:
     def _multiply(self, hidden: Tensor, out: Tensor, added: bool) -> None:
         tokens, strips = len(hidden), len(self._packed)
         chosen = tiling(tokens, self._out, strips, self._processors)
-        if chosen.splits == 1:
-            self._launch(chosen, hidden, out, self._bias, added)
-            return
-        sums = torch.empty((chosen.splits, tokens, self._out), dtype=torch.float32, device=out.device)
-        self._launch(chosen, hidden, sums, None, False)
-        add_splits[(tokens, triton.cdiv(self._out, PART))](
-            sums,
-            self._bias,
-            out,
-            tokens,
-            SPLITS=chosen.splits,
-            OUT=self._out,
-            PART=PART,
-            ADDED=added,
-            num_warps=8,
-        )
+        multiply(partial(self._launch, chosen, hidden), chosen.splits, self._bias, out, added)
 
     def _launch(self, chosen: Tiling, hidden: Tensor, out: Tensor, bias: Tensor | None, added: bool) -> None:
         tokens, strips = len(hidden), len(self._packed)

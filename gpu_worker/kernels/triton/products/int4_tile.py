@@ -29,6 +29,7 @@ from torch.nn.functional import pad
 from gpu_worker.kernels.products import FP4, scales_of
 from gpu_worker.kernels.products import GROUP as GROUP_SIZE
 from gpu_worker.kernels.reference.int4 import quantize_groups
+from gpu_worker.kernels.triton.products.splits import leave_split
 
 STRIP: tl.constexpr = tl.constexpr(128)
 """Weights of an output in a strip."""
@@ -190,39 +191,7 @@ def multiply_int4(
             sums += product * tl.expand_dims(scale_of(strip_scales, group), -1)
     if TOGETHER > 1:
         sums = tl.sum(sums, axis=0)
-    if bias is not None:
-        sums += tl.load(bias + output, mask=inside, other=0.0).to(tl.float32)[:, None]
-    results = out + (split * tokens + token).to(tl.int64) * OUT + output[:, None]
-    stored = inside[:, None] & wanted
-    if ADDED:
-        sums += tl.load(results, mask=stored, other=0.0).to(tl.float32)
-    tl.store(results, sums.to(out.dtype.element_ty), mask=stored)
-
-
-@triton.jit(do_not_specialize=["tokens"])
-def add_splits(
-    sums,
-    bias,
-    out,
-    tokens,
-    SPLITS: tl.constexpr,
-    OUT: tl.constexpr,
-    PART: tl.constexpr,
-    ADDED: tl.constexpr,
-):
-    """A program adds up PART outputs of a token over SPLITS, sums [SPLITS, tokens, OUT]. ADDED: to `out`."""
-    token = tl.program_id(0)
-    output = tl.program_id(1) * PART + tl.arange(0, PART)
-    inside = output < OUT
-    result = tl.zeros((PART,), tl.float32)
-    for split in tl.static_range(SPLITS):
-        result += tl.load(sums + (split * tokens + token).to(tl.int64) * OUT + output, mask=inside, other=0.0)
-    if bias is not None:
-        result += tl.load(bias + output, mask=inside, other=0.0).to(tl.float32)
-    places = out + token.to(tl.int64) * OUT + output
-    if ADDED:
-        result += tl.load(places, mask=inside, other=0.0).to(tl.float32)
-    tl.store(places, result.to(out.dtype.element_ty), mask=inside)
+    leave_split(sums, bias, out, split, tokens, token, wanted, output, inside, OUT, ADDED)
 
 
 @triton.jit

@@ -22,7 +22,7 @@ There are two launches, and logits are read once:
 
 All tokens with a score above the best of the groups that are left out are in the chosen groups. These are
 enough for top-k up to the number of groups, and for top-p as soon as one of these tokens is drawn. Otherwise
-the program reads the row's logits again, once for each step of the bisection and for each draw.
+the program reads the row's logits again (`reread.py`), once for each step of the bisection and for each draw.
 """
 
 import torch
@@ -31,6 +31,20 @@ import triton.language as tl
 from torch import Tensor
 
 from gpu_worker.kernels.sampling import INTEGERS, NUMBERS, SamplingState
+from gpu_worker.kernels.triton.sampling.held import (
+    LOWEST,
+    MARGIN,
+    count_of,
+    depth,
+    drawn_of,
+    edge_of_first,
+    gumbel,
+    is_before,
+    mass_of,
+    score_of,
+    uniform,
+)
+from gpu_worker.kernels.triton.sampling.reread import edge_of_best, winner
 
 GROUP = 64
 """Tokens of a group."""
@@ -48,88 +62,6 @@ TOP_K = tl.constexpr(INTEGERS["top_k"])
 SEED = tl.constexpr(INTEGERS["seed"])
 SEQUENCE_INDEX = tl.constexpr(INTEGERS["sequence_index"])
 DROPPED_TOKENS = tl.constexpr(INTEGERS["dropped_tokens"])
-
-LOWEST = tl.constexpr(0x7F800000)
-"""The `depth` of -inf."""
-MARGIN = tl.constexpr(1e-3)
-"""More than twice the error of `rough_gumbel`."""
-PIVOTS = tl.constexpr(4)
-"""Scores that one pass over a row's logits compares all tokens with."""
-
-
-@triton.jit
-def depth(scores):
-    """Number of floats between a score and 0, the best score. It ascends where scores descend."""
-    return scores.to(tl.int32, bitcast=True) & 0x7FFFFFFF
-
-
-@triton.jit
-def is_before(depths, at, edge, last):
-    """Whether each token comes before the edge: it is less deep, or as deep and not beyond token `last`."""
-    return (depths < edge) | ((depths == edge) & (at <= last))
-
-
-@triton.jit
-def uniform(at, word0, word1):
-    """A random number in (0, 1) for each token: see `kernels/reference/noise.py`."""
-    bits = (at.to(tl.uint32) * 0x9E3779B1 + word0) ^ word1
-    bits ^= bits >> 16
-    bits *= 0x21F0AAAD
-    bits ^= bits >> 15
-    bits *= 0xD35A2D97
-    bits ^= bits >> 15
-    return ((bits >> 9).to(tl.int32).to(tl.float32) + 0.5) * (1.0 / (1 << 23))
-
-
-@triton.jit
-def gumbel(chance):
-    """-log(-log(1 - chance)), in float64: a GPU's own logarithm is too coarse where noise is large."""
-    waited = -tl.log(1.0 - chance.to(tl.float64))
-    return -tl.log(waited.to(tl.float32).to(tl.float64)).to(tl.float32)
-
-
-@triton.jit
-def rough_gumbel(chance):
-    """The same in float32, to some 2e-5."""
-    series = chance * (1.0 + chance * (0.5 + chance * (1.0 / 3.0)))  # where the logarithm is too coarse
-    return -tl.log(tl.where(chance < 0.01, series, -tl.log(1.0 - chance)))
-
-
-@triton.jit
-def score_of(logits, at, inside, best, temperature):
-    """Scores of the tokens `at`; -inf of those that are not `inside` the vocabulary."""
-    own = tl.load(logits + at, mask=inside, other=float("-inf"))
-    return tl.div_rn(own - best, temperature)
-
-
-@triton.jit
-def drawn_of(own, kept, at, word0, word1, vocabulary):
-    """The token of those `kept` with the greatest sum of score and noise, and roughly that sum. If there is
-    none: -1 and -inf."""
-    chance = uniform(at, word0, word1)
-    rough = tl.where(kept, own + rough_gumbel(chance), float("-inf"))
-    peak = tl.max(rough)
-    close = kept & (rough >= peak - MARGIN)
-    token = tl.min(tl.where(close, at, vocabulary))
-    if tl.sum(close.to(tl.int32)) > 1:  # the order of a few is left to be found, exactly
-        most, other = tl.full([], float("-inf"), tl.float32), token
-        while other < vocabulary:
-            noisy = tl.max(tl.where(at == other, own, float("-inf"))) + gumbel(uniform(other, word0, word1))
-            token = tl.where(noisy > most, other, token)
-            most = tl.maximum(noisy, most)
-            other = tl.min(tl.where(close & (at > other), at, vocabulary))
-    return tl.where(token < vocabulary, token, -1), peak
-
-
-@triton.jit
-def mass_of(own, kept):
-    """Sum of exp(score) of the tokens that are `kept`. The best token has mass 1."""
-    return tl.sum(tl.where(kept, tl.exp(own), 0.0).to(tl.float64))
-
-
-@triton.jit
-def count_of(kept):
-    return tl.sum(kept.to(tl.int32))
 
 
 @triton.jit
@@ -208,25 +140,6 @@ def draw_parts(
 
 
 @triton.jit
-def edge_of_first(depths, at, wanted):
-    """The edge after the first `wanted` of tokens that are held in registers: its depth, and the last token
-    of that depth before it. No fewer are no deeper than LOWEST."""
-    above, edge = tl.full([], -1, tl.int32), tl.full([], LOWEST, tl.int32)
-    while edge - above > 1:
-        middle = above + (edge - above) // 2
-        enough = count_of(depths <= middle) >= wanted
-        edge, above = tl.where(enough, middle, edge), tl.where(enough, above, middle)
-    missing = wanted - count_of(depths < edge)
-    before, last = tl.full([], -1, tl.int32), tl.max(at)
-    if count_of(depths == edge) > missing:  # of equal ones keep the lower
-        while last - before > 1:
-            middle = before + (last - before) // 2
-            enough = count_of((depths == edge) & (at <= middle)) >= missing
-            last, before = tl.where(enough, middle, last), tl.where(enough, before, middle)
-    return edge, last
-
-
-@triton.jit
 def best_groups(group_best, chosen, GROUPS: tl.constexpr, GROUPS_PADDED: tl.constexpr, CHOSEN: tl.constexpr):
     """The CHOSEN groups of a row with the best scores, in ascending order, and a depth: all tokens that are
     less deep are in them. `chosen`: room for their numbers."""
@@ -239,91 +152,6 @@ def best_groups(group_best, chosen, GROUPS: tl.constexpr, GROUPS_PADDED: tl.cons
     tl.store(chosen + tl.cumsum(first.to(tl.int32), axis=0) - 1, group, mask=first)
     tl.debug_barrier()  # threads read numbers that other threads wrote
     return tl.load(chosen + tl.arange(0, CHOSEN)), bound
-
-
-@triton.jit
-def edge_of_best(logits, best, temperature, wanted, floor, count, vocabulary, TILE: tl.constexpr):
-    """The edge after the best `wanted` tokens of the `count` that are no deeper than `floor`, which are more.
-
-    Returns its depth and the last token of that depth before the edge.
-    """
-    above, within = tl.full([], -1, tl.int64), floor.to(tl.int64)
-    before = 0  # `before` tokens are no deeper than `above`, `count` tokens are no deeper than `within`
-    steps = tl.arange(0, PIVOTS) + 1
-    while (within - above > 1) & (count > wanted):
-        pivots = above + (within - above) * steps // (PIVOTS + 1)
-        each = tl.zeros([TILE, PIVOTS], tl.int32)
-        for start in range(0, vocabulary, TILE):
-            at = start + tl.arange(0, TILE)
-            depths = depth(score_of(logits, at, at < vocabulary, best, temperature))
-            each += (depths[:, None] <= pivots[None, :]).to(tl.int32)
-        totals = tl.sum(each, axis=0)
-        enough = totals >= wanted
-        count = tl.min(tl.where(enough, totals, count), axis=0)
-        within = tl.min(tl.where(enough, pivots, within), axis=0)
-        before = tl.max(tl.where(enough, before, totals), axis=0)
-        above = tl.max(tl.where(enough, above, pivots), axis=0)
-    edge = within.to(tl.int32)
-    last = vocabulary
-    if count > wanted:  # of the tokens at the edge, which are equal, keep the lower ones
-        missing = wanted - before
-        for start in range(0, vocabulary, TILE):
-            at = start + tl.arange(0, TILE)
-            equal = depth(score_of(logits, at, at < vocabulary, best, temperature)) == edge
-            place = tl.cumsum(equal.to(tl.int32), axis=0)
-            last = tl.min(tl.where(equal & (place == missing), at, last), axis=0)
-            missing -= tl.sum(equal.to(tl.int32), axis=0)
-    return edge, last
-
-
-@triton.jit
-def winner(logits, best, temperature, edge, last, word0, word1, vocabulary, TILE: tl.constexpr):
-    """The mass of a row's tokens before the edge, and the token drawn from them; -1 if there is none.
-
-    Each place of a tile has its own mass, and its own two greatest sums of score and noise, until the end.
-    """
-    masses = tl.zeros([TILE], tl.float64)
-    most, second = (tl.full([TILE], float("-inf"), tl.float32),) * 2
-    tokens = tl.full([TILE], -1, tl.int32)
-    for start in range(0, vocabulary, TILE):
-        at = start + tl.arange(0, TILE)
-        own = score_of(logits, at, at < vocabulary, best, temperature)
-        kept = is_before(depth(own), at, edge, last)
-        masses += tl.where(kept, tl.exp(own), 0.0).to(tl.float64)
-        rough = tl.where(kept, own + rough_gumbel(uniform(at, word0, word1)), float("-inf"))
-        better = rough > most
-        second = tl.where(better, most, tl.maximum(second, rough))
-        tokens = tl.where(better, at, tokens)
-        most = tl.where(better, rough, most)
-    peak = tl.max(most)
-    close = (tokens >= 0) & (most >= peak - MARGIN)
-    token = tl.max(tl.where(close, tokens, -1))
-    if (token >= 0) & (tl.sum(((tokens >= 0) & (second >= peak - MARGIN)).to(tl.int32)) > 0):
-        # Both of a place are close to the greatest: all that are close are looked for again.
-        token = closest(logits, best, temperature, edge, last, peak, word0, word1, vocabulary, TILE)
-    elif count_of(close) > 1:
-        scores = score_of(logits, tokens, close, best, temperature)
-        noisy = tl.where(close, scores + gumbel(uniform(tokens, word0, word1)), float("-inf"))
-        token = tl.min(tl.where(close & (noisy == tl.max(noisy)), tokens, vocabulary))
-    return tl.sum(masses), token
-
-
-@triton.jit
-def closest(logits, best, temperature, edge, last, peak, word0, word1, vocabulary, TILE: tl.constexpr):
-    """Of a row's tokens before the edge whose sum of score and noise is roughly `peak` the one with the
-    greatest, exactly."""
-    most, token = tl.full([], float("-inf"), tl.float32), tl.full([], -1, tl.int32)
-    for start in range(0, vocabulary, TILE):
-        at = start + tl.arange(0, TILE)
-        own = score_of(logits, at, at < vocabulary, best, temperature)
-        kept = is_before(depth(own), at, edge, last)
-        kept = kept & (own + rough_gumbel(uniform(at, word0, word1)) >= peak - MARGIN)
-        if count_of(kept) > 0:
-            found, _ = drawn_of(own, kept, at, word0, word1, vocabulary)
-            noisy = tl.max(tl.where(at == found, own, float("-inf"))) + gumbel(uniform(found, word0, word1))
-            token = tl.where(noisy > most, found, token)
-            most = tl.maximum(noisy, most)
-    return token
 
 
 @triton.jit(

@@ -82,6 +82,13 @@ def test_fp4_is_multiples_of_scales() -> None:
     numbers = meant("MXFP4", stored)[rows, columns] / scales.float().repeat_interleave(GROUP, 1)
     assert set(numbers.unique().tolist()) == set(FP4.tolist())
     assert GgufWeight("MXFP4", stored).fp4_scales(rows, slice(16, 64)) is None
+    small = stored.clone()
+    small[0, 0] = 1  # the scale of the first group: 2^-126
+    assert GgufWeight("MXFP4", small).fp4_scales(slice(0, 1), slice(0, 64)) is None
+    small[0, 1:17] = 8  # zeros, of both signs
+    found = GgufWeight("MXFP4", small).fp4_scales(slice(0, 1), slice(0, 64))
+    assert found is not None
+    assert found[0, 0] == 0
     assert GgufWeight("Q4_0", random_blocks("Q4_0", 2, 64)).fp4_scales(slice(0, 2), slice(0, 64)) is None
 
 

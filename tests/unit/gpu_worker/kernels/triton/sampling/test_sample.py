@@ -8,7 +8,7 @@ import triton.language as tl
 
 from gpu_worker.kernels.reference.sampling import sample as reference
 from gpu_worker.kernels.sampling import INTEGERS, NUMBERS
-from gpu_worker.kernels.triton.sampling import draw
+from gpu_worker.kernels.triton.sampling import draw, held, reread
 from gpu_worker.kernels.triton.sampling.sample import sample
 from tests.unit.gpu_worker.kernels.test_sampling import logits, random_step
 
@@ -26,7 +26,9 @@ def sizes(request, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "close" and os.environ.get("TEST_EMULATED"):
         pytest.skip("a compiled kernel's constants stay")
     for name, value in SIZES[request.param].items():
-        monkeypatch.setattr(draw, name, value)
+        for module in (draw, held, reread):
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, value)
 
 
 @pytest.mark.usefixtures("sizes")
