@@ -44,7 +44,7 @@ TO_FLOAT16: tl.constexpr = tl.constexpr(_ptx("f16", 1, 0x3F803F80, 0x5C005C00))
 
 @triton.jit
 def widen_finite(numbers, FACTOR: tl.constexpr):
-    """Bytes of fp8 as FACTOR, exactly, if none is NaN. A GPU starts its own conversions more slowly."""
+    """Bytes of fp8 as FACTOR, exactly, if none is NaN; also where a GPU does not convert them itself."""
     half: tl.constexpr = tl.float16 == FACTOR
     if COMPILED and tl.float32 != FACTOR:
         bits = tl.inline_asm_elementwise(
