@@ -38,6 +38,7 @@ class WorkerService(WorkerServicer):
             fingerprint=engine.runner.fingerprint,
             num_labels=limits.num_labels,
             bidirectional=limits.bidirectional,
+            recurrent=limits.recurrent,
         )
 
     async def Execute(self, requests: AsyncIterator[StepPlan], context: Any) -> AsyncIterator[WorkerEvent]:

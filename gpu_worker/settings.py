@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import ByteSize, Field
 
-from gpu_worker.kernels.kv_sizes import AUTO, ROW_BYTES
+from gpu_worker.kernels.kv_sizes import AUTO, LONGEST_BLOCK, ROW_BYTES
 from gpu_worker.machine.cores import usable
 from ops.runtime.settings import ModelSettings
 
@@ -47,8 +47,9 @@ class WorkerSettings(ModelSettings):
     draft_model: Path | None = None
     """Directory or id of a draft model: a small model of the same vocabulary that proposes next tokens."""
 
-    block_size: int = Field(16, ge=1, le=1024)
-    """Tokens per block of KV memory."""
+    block_size: int | None = Field(None, ge=1, le=LONGEST_BLOCK)
+    """Tokens per block of KV memory. Default: 16; more for a model with recurrent layers, whose states are in
+    each block (`kv_sizes.usual_block_size`)."""
 
     max_slots: int | None = Field(None, ge=1, le=4096)
     """Sequences that the batch can hold at once. Default: `sizing.SLOTS`."""

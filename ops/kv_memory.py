@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from gpu_worker.errors import ModelError
-from gpu_worker.kernels.kv_sizes import PageShape, token_bytes
+from gpu_worker.kernels.kv_sizes import PageShape, StateShape, token_bytes, usual_block_size
 from gpu_worker.models.families import family_of
 from gpu_worker.models.index_config import read_index
+from gpu_worker.models.recurrent_config import read_recurrent
 from gpu_worker.models.values import Values
 from gpu_worker.models.wrapped import language_part
 from ops.runtime import model_files
@@ -39,6 +40,17 @@ class KvShape:
     pages: tuple[PageShape, ...]
     """Of each layer, but for those that attend to the keys of an earlier layer. Then of index keys."""
     window: int | None
+    states: tuple[StateShape, ...] = ()
+    """Of each recurrent layer: what it keeps in a block."""
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of a block's states in all layers."""
+        return sum(each.block_bytes for each in self.states)
+
+    def usual_block_size(self, dtype: str) -> int:
+        """Tokens of a block where no setting says how many."""
+        return usual_block_size(self.token_bytes(dtype), self.state_bytes)
 
     def token_bytes(self, dtype: str) -> int:
         """Bytes that one token takes in all layers; `dtype` as in `kv_sizes.token_bytes`."""
@@ -89,7 +101,8 @@ def kv_shape(config: Mapping[str, Any]) -> KvShape:
     given = config.get("head_dim") is not None
     head_dim = _size(config, "head_dim") if given else _size(config, "hidden_size") // heads
     kind = "MHA" if kv_heads == heads else "MQA" if kv_heads == 1 else "GQA"
-    return KvShape(kind, layers, _pages(config, layers, kv_heads, head_dim), window)
+    pages, states = _pages(config, layers, kv_heads, head_dim), _states(config, layers)
+    return KvShape(kind, layers, pages[: len(pages) - len(states)], window, states)
 
 
 def _index_pages(config: Mapping[str, Any], layers: int) -> tuple[PageShape, ...]:
@@ -101,6 +114,19 @@ def _index_pages(config: Mapping[str, Any], layers: int) -> tuple[PageShape, ...
     except ModelError as error:
         raise ModelFilesError(str(error)) from error
     return (PageShape(1, index.head_dim, index.head_dim, shared=True),) * len(index.layers)
+
+
+def _states(config: Mapping[str, Any], layers: int) -> tuple[StateShape, ...]:
+    """States of recurrent layers."""
+    architectures = config.get("architectures") or [""]
+    family = family_of(str(architectures[0]), config)
+    try:
+        recurrent = read_recurrent(
+            family.recurrent if family else None, Values(Path("config.json"), config), layers
+        )
+    except ModelError as error:
+        raise ModelFilesError(str(error)) from error
+    return (recurrent.state,) * len(recurrent.layers) if recurrent else ()
 
 
 def _pages(config: Mapping[str, Any], layers: int, kv_heads: int, head_dim: int) -> tuple[PageShape, ...]:
@@ -162,7 +188,7 @@ def loaded_bytes(model: Path) -> int:
 
 def plan(shape: KvShape, weights: int, memory: int, block_size: int, dtype: str, context: int) -> MemoryPlan:
     """Divide `memory` bytes. What a step needs besides is not counted; the worker measures it."""
-    block_bytes = shape.token_bytes(dtype) * block_size
+    block_bytes = shape.token_bytes(dtype) * block_size + shape.state_bytes
     blocks = max(0, memory - weights) // block_bytes
     return MemoryPlan(weights, block_bytes, blocks, blocks // -(-context // block_size))
 

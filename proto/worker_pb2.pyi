@@ -19,7 +19,7 @@ class WorkerEvent(_message.Message):
     def __init__(self, ready: _Optional[_Union[WorkerReady, _Mapping]] = ..., result: _Optional[_Union[StepResult, _Mapping]] = ..., compiled: _Optional[int] = ...) -> None: ...
 
 class WorkerReady(_message.Message):
-    __slots__ = ("model", "num_blocks", "block_size", "max_slots", "max_model_len", "vocab_size", "max_step_tokens", "host_blocks", "swap_block_us", "token_us", "window", "can_draft", "embedding_size", "fingerprint", "num_labels", "bidirectional")
+    __slots__ = ("model", "num_blocks", "block_size", "max_slots", "max_model_len", "vocab_size", "max_step_tokens", "host_blocks", "swap_block_us", "token_us", "window", "can_draft", "embedding_size", "fingerprint", "num_labels", "bidirectional", "recurrent")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     BLOCK_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -36,6 +36,7 @@ class WorkerReady(_message.Message):
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     NUM_LABELS_FIELD_NUMBER: _ClassVar[int]
     BIDIRECTIONAL_FIELD_NUMBER: _ClassVar[int]
+    RECURRENT_FIELD_NUMBER: _ClassVar[int]
     model: str
     num_blocks: int
     block_size: int
@@ -52,7 +53,8 @@ class WorkerReady(_message.Message):
     fingerprint: str
     num_labels: int
     bidirectional: bool
-    def __init__(self, model: _Optional[str] = ..., num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., max_slots: _Optional[int] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., host_blocks: _Optional[int] = ..., swap_block_us: _Optional[float] = ..., token_us: _Optional[float] = ..., window: _Optional[int] = ..., can_draft: _Optional[bool] = ..., embedding_size: _Optional[int] = ..., fingerprint: _Optional[str] = ..., num_labels: _Optional[int] = ..., bidirectional: _Optional[bool] = ...) -> None: ...
+    recurrent: bool
+    def __init__(self, model: _Optional[str] = ..., num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., max_slots: _Optional[int] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., host_blocks: _Optional[int] = ..., swap_block_us: _Optional[float] = ..., token_us: _Optional[float] = ..., window: _Optional[int] = ..., can_draft: _Optional[bool] = ..., embedding_size: _Optional[int] = ..., fingerprint: _Optional[str] = ..., num_labels: _Optional[int] = ..., bidirectional: _Optional[bool] = ..., recurrent: _Optional[bool] = ...) -> None: ...
 
 class StepPlan(_message.Message):
     __slots__ = ("step", "freed_slots", "dropped_grammars", "new_grammars", "new_slots", "table_cuts", "table_appends", "given_tokens", "swap_out", "swap_in", "copies", "rows", "draft_tokens", "prompt_rows")

@@ -41,6 +41,7 @@ def limits_from(ready: WorkerReady) -> WorkerLimits:
             fingerprint=ready.fingerprint,
             num_labels=ready.num_labels,
             bidirectional=ready.bidirectional,
+            recurrent=ready.recurrent,
         )
     except ValueError as error:
         raise WorkerFault(f"a worker with nothing to offer: {error}") from error

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.kv_sizes import PageShape
+from gpu_worker.kernels.recurrence import StateCache, StepRecurrence
 
 Places = tuple[Tensor, slice, Tensor]
 """Blocks, all heads, offsets in the blocks: where rows are in pages."""
@@ -90,6 +91,10 @@ class LayerCache:
         return self.format.in_blocks(self)
 
 
+Cache = LayerCache | StateCache
+"""What one layer keeps in blocks."""
+
+
 @dataclass(frozen=True, slots=True)
 class StepMetadata:
     """Where the tokens of a step are. Tensors are on the device, tuples on the host."""
@@ -148,7 +153,7 @@ class AttentionSpec:
 FULL_ATTENTION = AttentionSpec()
 
 
-class StepAttention(Protocol):
+class StepAttention(StepRecurrence, Protocol):
     """Attention within one step; the same for every layer but for what that sees."""
 
     positions: Tensor

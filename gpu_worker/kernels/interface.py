@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.arrays import Int32s
-from gpu_worker.kernels.attention import Copies, KvFormat, LayerCache, StepAttention, StepMetadata
+from gpu_worker.kernels.attention import Cache, Copies, KvFormat, StepAttention, StepMetadata
 from gpu_worker.kernels.products import Clamped, Expert, Linear, Mixture, Norm, Route, Routing, Unary
 from gpu_worker.kernels.sampling import Allowed, Sampled, SamplingState
 
@@ -60,6 +60,10 @@ class Kernels(Protocol):
         and then rounded, as in Gemma.
         """
 
+    def multiply(self, hidden: Tensor, gates: Tensor, activation: str) -> None:
+        """hidden *= activation(gates), in place, computed in float32: [tokens, size] of one type each, whose
+        rows may be parts of longer ones. `activation`: none, silu or sigmoid."""
+
     def kv_format(self, name: str, dtype: torch.dtype) -> KvFormat:
         """How keys and values are kept. `name`: `kv_sizes.AUTO`, or one of `kv_sizes.ROW_BYTES` that the back
         end has. `dtype`: of the activations."""
@@ -67,7 +71,7 @@ class Kernels(Protocol):
     def begin(self, step: StepMetadata) -> StepAttention:
         """Prepare what all layers of a step share."""
 
-    def copies(self, caches: Sequence[LayerCache]) -> Copies:
+    def copies(self, caches: Sequence[Cache]) -> Copies:
         """What copies blocks within the pages of these layers, which stay where they are."""
 
     def sample(

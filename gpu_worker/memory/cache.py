@@ -5,7 +5,9 @@ import math
 import torch
 
 from gpu_worker.errors import CapacityError
-from gpu_worker.kernels.attention import KvFormat, LayerCache
+from gpu_worker.kernels.attention import Cache, KvFormat
+from gpu_worker.kernels.kv_sizes import PageShape, StateShape
+from gpu_worker.kernels.recurrence import StateCache
 from gpu_worker.machine.huge_pages import Memory
 from gpu_worker.machine.main_memory import available
 from gpu_worker.models.config import Shape
@@ -22,7 +24,17 @@ HOST_SHARE = 0.25
 
 def bytes_per_block(config: Shape, block_size: int, kv: KvFormat) -> int:
     """Bytes of one block in all layers."""
-    return block_size * sum(kv.token_bytes(pages) for pages in config.pages)
+    return block_size * token_bytes(config, kv) + state_bytes(config)
+
+
+def token_bytes(config: Shape, kv: KvFormat) -> int:
+    """Bytes of a token's keys and values in all layers."""
+    return sum(kv.token_bytes(pages) for pages in config.pages)
+
+
+def state_bytes(config: Shape) -> int:
+    """Bytes of a block's states in all layers."""
+    return sum(state.block_bytes for state in config.kept if isinstance(state, StateShape))
 
 
 def blocks_within(memory: int, block_bytes: int, needed: int, useful: int) -> int:
@@ -41,8 +53,8 @@ def blocks_within(memory: int, block_bytes: int, needed: int, useful: int) -> in
 
 def make_caches(
     config: Shape, blocks: int, block_size: int, kv: KvFormat, device: torch.device
-) -> list[LayerCache]:
-    """Pages of `blocks` blocks by `config.pages`, uninitialized: attention reads only what was written.
+) -> list[Cache]:
+    """Pages and states of `blocks` blocks by `config.kept`, uninitialized: only what was written is read.
 
     Raises `CapacityError` if the device does not have the memory.
     """
@@ -54,8 +66,15 @@ def make_caches(
         size = math.prod(shape)
         return memory.take(-(-size * dtype.itemsize // 4)).view(dtype)[:size].view(shape)
 
+    def make(shape: PageShape | StateShape) -> Cache:
+        if isinstance(shape, PageShape):
+            return kv.allocate(shape, blocks, block_size, take)
+        inputs = take((blocks, shape.inputs, shape.channels), torch.float32)
+        sizes = (blocks, shape.heads, shape.key_size, shape.value_size)
+        return StateCache(shape, block_size, inputs, take(sizes, torch.float32) if shape.heads else None)
+
     try:
-        return [kv.allocate(pages, blocks, block_size, take) for pages in config.pages]
+        return [make(shape) for shape in config.kept]
     except (RuntimeError, OSError) as error:  # OutOfMemoryError is one; mapping memory raises the other
         raise CapacityError(f"no memory for {blocks} blocks of KV memory: lower QUIRE_KV_MEMORY") from error
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gpu_worker.arrays import Int32s
 from gpu_worker.errors import CapacityError, PlanError
-from gpu_worker.kernels.attention import LayerCache
+from gpu_worker.kernels.attention import Cache
 from gpu_worker.machine.huge_pages import Memory, populate
 from gpu_worker.machine.transfer import indices
 
@@ -46,7 +46,7 @@ class HostOffer:
 class HostPages:
     """Host slots 0 to `slots` - 1, each for one block of all `caches`, in any KV format."""
 
-    def __init__(self, caches: Sequence[LayerCache], slots: int) -> None:
+    def __init__(self, caches: Sequence[Cache], slots: int) -> None:
         self.slots = slots
         self._tensors = [tensor for cache in caches for tensor in cache.tensors()]
         self._sizes = [tensor.nbytes // len(tensor) for tensor in self._tensors]

@@ -10,11 +10,12 @@ from typing import TypeVar
 import torch
 
 from gpu_worker.errors import ModelError
-from gpu_worker.kernels.kv_sizes import PageShape
+from gpu_worker.kernels.kv_sizes import PageShape, StateShape
 from gpu_worker.models.alibi import slopes
 from gpu_worker.models.experts_config import ExpertsConfig, read_experts
 from gpu_worker.models.families import FAMILIES, Family, family_of
 from gpu_worker.models.index_config import IndexConfig, read_index
+from gpu_worker.models.recurrent_config import RecurrentConfig, read_recurrent
 from gpu_worker.models.rope import RopeConfig, read_rope
 from gpu_worker.models.values import Values
 from gpu_worker.models.wrapped import language_part
@@ -84,7 +85,18 @@ class Shape(ABC):
     @property
     @abstractmethod
     def pages(self) -> tuple[PageShape, ...]:
-        """Sizes of each layer's pages. A layer that attends to the keys of an earlier layer has none."""
+        """Sizes of each layer's pages. A layer that attends to the keys of an earlier layer has none, and so
+        has a recurrent layer."""
+
+    @property
+    def kept(self) -> tuple[PageShape | StateShape, ...]:
+        """What each layer keeps in blocks: pages, or a state."""
+        return self.pages
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether a layer keeps a state."""
+        return any(isinstance(each, StateShape) for each in self.kept)
 
     @property
     def replayable(self) -> bool:
@@ -143,6 +155,8 @@ class ModelConfig(Shape):
     """None: attention is not latent. With latent attention `head_dim` is `qk_rope_head_dim`."""
     index: IndexConfig | None = None
     """None: tokens attend to their whole context."""
+    recurrence: RecurrentConfig | None = None
+    """None: all layers have attention."""
     nextn_predict_layers: int = 0
     """Number of multi-token prediction layers after the last decoder layer. They are not loaded."""
 
@@ -160,9 +174,17 @@ class ModelConfig(Shape):
             rank = self.latent.kv_lora_rank
             pages = PageShape(1, rank + self.latent.qk_rope_head_dim, rank, shared=True)
         if self.index is None:
-            return (pages,) * self.num_layers
+            return (pages,) * (self.num_layers - len(self.recurrence.layers if self.recurrence else ()))
         keys = PageShape(1, self.index.head_dim, self.index.head_dim, shared=True)
         return (pages,) * self.num_layers + (keys,) * len(self.index.layers)
+
+    @property
+    def kept(self) -> tuple[PageShape | StateShape, ...]:
+        if self.recurrence is None:
+            return self.pages
+        state, pages = self.recurrence.state, iter(self.pages)
+        recurrent = self.recurrence.layers
+        return tuple(state if number in recurrent else next(pages) for number in range(self.num_layers))
 
     @property
     def unused(self) -> tuple[str, ...]:
@@ -174,11 +196,11 @@ class ModelConfig(Shape):
         indexers = (
             [layers[number] + latent.indexer for number in without] if latent and latent.indexer else []
         )
-        return (*layers[self.num_layers :], *indexers)
+        return (*layers[self.num_layers :], *indexers, *self.family.left_out)
 
     @property
     def replayable(self) -> bool:
-        return self.index is None
+        return self.index is None and self.recurrence is None
 
 
 def read_config(directory: Path) -> ModelConfig:
@@ -250,7 +272,7 @@ def _config_of(architecture: str, family: Family, values: Values) -> ModelConfig
         family=family,
         vocab_size=vocab_size,
         hidden_size=hidden_size,
-        intermediate_size=values.positive("intermediate_size", None if family.gated else 4 * hidden_size),
+        intermediate_size=_intermediate_size(family, values, hidden_size),
         num_layers=layers,
         num_heads=heads,
         num_kv_heads=kv_heads,
@@ -276,10 +298,20 @@ def _config_of(architecture: str, family: Family, values: Values) -> ModelConfig
         experts=read_experts(family.experts, values, layers),
         latent=_latent(values) if family.latent else None,
         index=read_index(values, layers) if family.latent and family.latent.indexer else None,
+        recurrence=read_recurrent(family.recurrent, values, layers),
         nextn_predict_layers=values.count("num_nextn_predict_layers"),
         num_labels=labels,
         score_tokens=score_tokens,
     )
+
+
+def _intermediate_size(family: Family, values: Values, hidden_size: int) -> int:
+    size = values.positive("intermediate_size", None if family.gated else 4 * hidden_size)
+    if values.flag("block_auto_adjust_ff_dim"):  # LFM2
+        multiple = values.positive("block_multiple_of", 256)
+        size = int(values.number("block_ffn_dim_multiplier", 1.0) * int(2 * size / 3))
+        size = -(-size // multiple) * multiple
+    return size
 
 
 def _attention_scale(values: Values) -> float | None:

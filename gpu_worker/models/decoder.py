@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.attention import LayerCache, StepAttention
+from gpu_worker.kernels.attention import Cache, LayerCache, StepAttention
 from gpu_worker.kernels.codes import CodedWeight
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.products import Unary
@@ -55,24 +55,27 @@ class Decoder:
         }
         self._rotary = [tables[rope] for rope in config.ropes]
 
-    def __call__(self, tokens: Tensor, step: StepAttention, caches: Sequence[LayerCache]) -> Tensor:
+    def __call__(self, tokens: Tensor, step: StepAttention, caches: Sequence[Cache]) -> Tensor:
         hidden = self.embed(tokens, step.positions)
         for add_layer in self.layers(step, caches):
             add_layer(hidden)
         return hidden
 
-    def layers(self, step: StepAttention, caches: Sequence[LayerCache]) -> Iterator[Callable[[Tensor], None]]:
+    def layers(self, step: StepAttention, caches: Sequence[Cache]) -> Iterator[Callable[[Tensor], None]]:
         """What adds the results of each layer to the residual [tokens, hidden_size], in place."""
         for layer, rotary, cache in zip(self._layers, self._rotary, self._by_layer(caches), strict=True):
             yield partial(layer.add_to, rotary=rotary, step=step, cache=cache)
 
-    def _by_layer(self, caches: Sequence[LayerCache]) -> Sequence[LayerCache]:
-        """The pages of each layer, with those of its indexer."""
+    def _by_layer(self, caches: Sequence[Cache]) -> Sequence[Cache]:
+        """The pages of each layer, with those of its indexer; or its state."""
         if self.config.index is None:
             return caches
         of_layers, of_indexers = list(caches[: len(self._layers)]), caches[len(self._layers) :]
-        for number, cache in zip(self.config.index.layers, of_indexers, strict=True):
-            of_layers[number] = replace(of_layers[number], index=cache)
+        for number, index in zip(self.config.index.layers, of_indexers, strict=True):
+            pages = of_layers[number]
+            assert isinstance(pages, LayerCache)
+            assert isinstance(index, LayerCache)
+            of_layers[number] = replace(pages, index=index)
         return of_layers
 
     def normed(self, hidden: Tensor) -> Tensor:

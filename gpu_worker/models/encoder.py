@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from gpu_worker.errors import ModelError
-from gpu_worker.kernels.attention import LayerCache, StepAttention
+from gpu_worker.kernels.attention import Cache, StepAttention
 from gpu_worker.kernels.kv_sizes import PageShape
 from gpu_worker.models.config import Shape
 from gpu_worker.models.transformers_model import register
@@ -103,7 +103,7 @@ class Encoder:
         logits: Tensor = self._model(inputs_embeds=hidden.float()[:, None]).logits
         return logits
 
-    def __call__(self, tokens: Tensor, step: StepAttention, caches: Sequence[LayerCache]) -> Tensor:
+    def __call__(self, tokens: Tensor, step: StepAttention, caches: Sequence[Cache]) -> Tensor:
         raise ModelError("an encoder has no pages: see `encode`")
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -7,19 +7,21 @@ configuration are those of one rank (`split.py`).
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.attention import AttentionSpec, LayerCache, Rotary, StepAttention
+from gpu_worker.kernels.attention import AttentionSpec, Cache, LayerCache, Rotary, StepAttention
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.products import Linear
 from gpu_worker.kernels.reference.kernels import ACTIVATIONS
 from gpu_worker.models.config import ModelConfig
 from gpu_worker.models.experts import Experts
+from gpu_worker.models.families.family import DeltaNet
 from gpu_worker.models.latent import LatentAttention
 from gpu_worker.models.norms import PostNorm, QueryKeyNorm, identity, read_norm
+from gpu_worker.models.recurrent import GatedConvolution, GatedDeltaNet
 from gpu_worker.models.rope import rotary_order
 from gpu_worker.models.split import all_reduced
 from gpu_worker.models.weights import RankRows, Weights
@@ -30,6 +32,16 @@ class ResidualAdd(Protocol):
 
     def add_to(self, hidden: Tensor, residual: Tensor, /) -> None:
         """Add the result for hidden [tokens, in] to residual [tokens, out], in place."""
+
+
+class Mixer(Protocol):
+    """What mixes the tokens of a sequence: attention, or a recurrence."""
+
+    def add_to(
+        self, hidden: Tensor, residual: Tensor, rotary: Rotary, step: StepAttention, cache: Any
+    ) -> None:
+        """Add the result for hidden [tokens, hidden_size] to residual, in place. `cache`: what the layer
+        keeps."""
 
 
 class Attention:
@@ -45,17 +57,22 @@ class Attention:
         self._slopes = _slopes(config, weights)
         self._sinks = _sinks(config, weights)
         self._norms = _head_norms(config, number, weights, kernels)
+        self._gates = kernels.linear(*_gates(config, weights)) if config.family.gated_attention else None
+        self._multiply = kernels.multiply
         out = kernels.linear(*weights.split_inputs(names.out, config.hidden_size, query, config.out_bias))
         self._out = _residual_add(config, weights, kernels, out, names.after_attention)
 
     def add_to(
         self, hidden: Tensor, residual: Tensor, rotary: Rotary, step: StepAttention, cache: LayerCache
     ) -> None:
-        """Add the result of attention for hidden [tokens, hidden_size] to residual, in place."""
+        """See `Mixer.add_to`."""
         query = step.rotate_and_write(self._norms(self._qkv(hidden)), rotary, cache)
         if rotary.query_scales is not None:
             query *= rotary.query_scales[step.positions].to(query.dtype)[:, None, None]
-        self._out.add_to(step.attend(query, cache, self._spec, self._slopes, self._sinks), residual)
+        attended = step.attend(query, cache, self._spec, self._slopes, self._sinks)
+        if self._gates is not None:
+            self._multiply(attended, self._gates(hidden), "sigmoid")
+        self._out.add_to(attended, residual)
 
 
 class MLP:
@@ -87,11 +104,11 @@ class Layer:
             return read_norm(config, weights, kernels, name, hidden) if name else identity
 
         self._attention_norm, self._mlp_norm = norm(names.before_attention), norm(names.before_mlp)
-        self._attention = (LatentAttention if config.latent else Attention)(config, number, weights, kernels)
+        self._attention = _mixer(config, number, weights, kernels)
         experts = config.experts is not None and number in config.experts.layers
         self._mlp: ResidualAdd = (Experts if experts else MLP)(config, weights, kernels)
 
-    def add_to(self, hidden: Tensor, rotary: Rotary, step: StepAttention, cache: LayerCache) -> None:
+    def add_to(self, hidden: Tensor, rotary: Rotary, step: StepAttention, cache: Cache) -> None:
         """Add the results of attention and MLP to the residual, hidden [tokens, hidden_size], in place."""
         self._attention.add_to(self._attention_norm(hidden), hidden, rotary, step, cache)
         self._mlp.add_to(self._mlp_norm(hidden), hidden)
@@ -101,12 +118,20 @@ class ParallelLayer(Layer):
     """Attention and MLP read the same residual stream: each has its own norm, as in GPT-NeoX, or both share
     one."""
 
-    def add_to(self, hidden: Tensor, rotary: Rotary, step: StepAttention, cache: LayerCache) -> None:
+    def add_to(self, hidden: Tensor, rotary: Rotary, step: StepAttention, cache: Cache) -> None:
         """See `Layer.add_to`."""
         normed = self._attention_norm(hidden)
         mlp_input = normed if self._mlp_norm is identity else self._mlp_norm(hidden)
         self._attention.add_to(normed, hidden, rotary, step, cache)
         self._mlp.add_to(mlp_input, hidden)
+
+
+def _mixer(config: ModelConfig, number: int, weights: Weights, kernels: Kernels) -> Mixer:
+    """What mixes tokens in layer `number`."""
+    if config.recurrence is not None and number in config.recurrence.layers:
+        kind = GatedDeltaNet if isinstance(config.family.recurrent, DeltaNet) else GatedConvolution
+        return kind(config, weights, kernels)
+    return (LatentAttention if config.latent else Attention)(config, number, weights, kernels)
 
 
 def _in_tensors(names: tuple[str, ...], parts: Sequence[RankRows]) -> dict[str, Sequence[RankRows]]:
@@ -134,9 +159,14 @@ def _projections(config: ModelConfig, number: int, weights: Weights) -> tuple[Te
     keys = RankRows(key, config.key_copies)
     # With one key head the order by key head is the order queries, keys, values.
     by_head = config.family.by_head and weights.ranks.count * kv_heads > config.key_copies
-    rows = [RankRows(query + 2 * key)] if by_head else [RankRows(query), keys, keys]
+    gated = config.family.gated_attention
+    rows = [RankRows(query + 2 * key)] if by_head else [RankRows((1 + gated) * query), keys, keys]
     parts = _in_tensors(config.family.names.qkv, rows)
     weight, bias = weights.split_outputs(parts, config.hidden_size, config.qkv_bias)
+    if gated:
+        units = torch.arange(2 * (query + key), device=weight.device).view(-1, size)
+        units = torch.cat((units[: 2 * heads : 2], units[2 * heads :])).flatten()
+        weight, bias = weight[units], None if bias is None else bias[units]
     order = torch.arange(query + 2 * key, device=weight.device).view(-1, size)
     if by_head:
         shared = order.view(kv_heads, -1, size)
@@ -164,6 +194,15 @@ def _sinks(config: ModelConfig, weights: Weights) -> Tensor | None:
     heads, ranks = config.num_heads, weights.ranks
     mine = slice(ranks.rank * heads, (ranks.rank + 1) * heads)
     return weights.of(torch.float32).rows(config.family.names.sinks, mine, ranks.count * heads)
+
+
+def _gates(config: ModelConfig, weights: Weights) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias of the projection to the gates of attention's results, head after head."""
+    query = config.num_heads * config.head_dim
+    parts = {config.family.names.qkv[0]: [RankRows(2 * query)]}
+    weight, bias = weights.split_outputs(parts, config.hidden_size, config.qkv_bias)
+    units = torch.arange(2 * query, device=weight.device).view(-1, config.head_dim)[1::2].flatten()
+    return weight[units], None if bias is None else bias[units]
 
 
 def _of_heads(within: Tensor | None, size: int) -> Tensor | None:

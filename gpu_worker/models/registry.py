@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.errors import CapacityError, ModelError
-from gpu_worker.kernels.attention import LayerCache, StepAttention
+from gpu_worker.kernels.attention import Cache, StepAttention
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.reference.kept import kinds_kept
 from gpu_worker.models.checkpoint import Checkpoint, open_checkpoint
@@ -41,10 +41,10 @@ class CausalLM(Protocol):
     dtype: torch.dtype
     """Type of activations."""
 
-    def __call__(self, tokens: Tensor, step: StepAttention, caches: Sequence[LayerCache]) -> Tensor:
+    def __call__(self, tokens: Tensor, step: StepAttention, caches: Sequence[Cache]) -> Tensor:
         """Hidden states [tokens, hidden_size] for the step's token ids, int32 [tokens].
 
-        Keys and values go into `caches`, one for each of `config.pages`.
+        Keys, values and states go into `caches`, one for each of `config.kept`.
         """
 
     def normed(self, hidden: Tensor) -> Tensor:

@@ -52,6 +52,9 @@ def rank_config(config: ModelConfig, count: int) -> ModelConfig:
                 experts.shared_intermediate_size, "intermediate dimensions of the shared expert"
             ),
         )
+    recurrence = config.recurrence.part(count) if config.recurrence else None
+    if config.recurrence is not None and recurrence is None:
+        raise ModelError(f"QUIRE_TENSOR_PARALLEL={count}: the recurrent layers cannot be split")
     copies = count // kv_heads if kv_heads < count and count % kv_heads == 0 else 1
     if copies > 1 and kv_heads > 1 and config.family.by_head:
         raise ModelError(f"QUIRE_TENSOR_PARALLEL={count}: {config.architecture} has {kv_heads} key heads")
@@ -62,6 +65,7 @@ def rank_config(config: ModelConfig, count: int) -> ModelConfig:
         key_copies=copies,
         intermediate_size=part(config.intermediate_size, "intermediate dimensions of the MLP"),
         experts=experts,
+        recurrence=recurrence,
     )
 
 

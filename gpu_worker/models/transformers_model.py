@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from gpu_worker.errors import ModelError
-from gpu_worker.kernels.attention import AttentionSpec, LayerCache, Rotary, StepAttention
+from gpu_worker.kernels.attention import AttentionSpec, Cache, LayerCache, Rotary, StepAttention
 from gpu_worker.kernels.kv_sizes import PageShape
 from gpu_worker.models.classification import classification_head, token_scores
 from gpu_worker.models.config import Shape
@@ -83,8 +83,8 @@ class TransformersModel:
         check_products(self, *self._tried)
         del self._tried
 
-    def __call__(self, tokens: Tensor, step: StepAttention, caches: Sequence[LayerCache]) -> Tensor:
-        written = set[int]()
+    def __call__(self, tokens: Tensor, step: StepAttention, caches: Sequence[Cache]) -> Tensor:
+        written, pages = set[int](), [cache for cache in caches if isinstance(cache, LayerCache)]
 
         def attend(
             layer: int, query: Tensor, key: Tensor, value: Tensor, spec: AttentionSpec, sinks: Tensor | None
@@ -96,8 +96,8 @@ class TransformersModel:
             if number not in written:
                 written.add(number)
                 qkv = torch.cat((query, key, value), dim=1).flatten(1)
-                query = step.rotate_and_write(qkv, self._unrotated[size], caches[number])
-            out = step.attend(query.contiguous(), caches[number], spec, None, sinks)
+                query = step.rotate_and_write(qkv, self._unrotated[size], pages[number])
+            out = step.attend(query.contiguous(), pages[number], spec, None, sinks)
             return out if kept == size else out.view(len(out), -1, size)[..., :kept].flatten(1)
 
         return self.run(tokens, step.positions, attend)

@@ -51,8 +51,10 @@ class Work:
 
 
 def is_known(config: object) -> bool:
-    """Whether `work` knows what a model of this configuration does: a decoder with one MLP in each layer."""
-    return isinstance(config, ModelConfig) and config.experts is None and config.latent is None
+    """Whether `work` knows what a model of this configuration does: a decoder with attention and one MLP in
+    each layer."""
+    parts = isinstance(config, ModelConfig) and (config.experts, config.latent, config.recurrence)
+    return parts == (None, None, None)
 
 
 def work(

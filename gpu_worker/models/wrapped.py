@@ -82,6 +82,8 @@ WRAPPED: Mapping[str, Wrapped] = {
     "Qwen3VLMoeForConditionalGeneration": Wrapped(
         "Qwen3MoeForCausalLM", defaults={"norm_topk_prob": True, "mlp_only_layers": []}
     ),
+    "Qwen3_5ForConditionalGeneration": Wrapped("Qwen3_5ForCausalLM"),
+    "Qwen3_5MoeForConditionalGeneration": Wrapped("Qwen3_5MoeForCausalLM"),
     "SmolVLMForConditionalGeneration": Wrapped(),
     "VoxtralForConditionalGeneration": Wrapped(),
 }

@@ -40,7 +40,7 @@ def pace_of(
     if not is_known(config) or isinstance(runner.kernels, KeptWeights):  # of several types
         return None
     itemsize = ITEM_BYTES.get(settings.quantization, runner.dtype.itemsize)
-    token_bytes = bytes_per_block(config, 1, runner.caches[0].format)
+    token_bytes = bytes_per_block(config, 1, runner.pages[0].format)
 
     def work_of(plan: Plan) -> Work | None:
         if not len(plan.row_counts):

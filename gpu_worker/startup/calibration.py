@@ -15,9 +15,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.attention import KvFormat
+from gpu_worker.kernels.attention import KvFormat, LayerCache
 from gpu_worker.kernels.interface import Kernels
-from gpu_worker.kernels.kv_sizes import AUTO
+from gpu_worker.kernels.kv_sizes import AUTO, PageShape
 from gpu_worker.memory.cache import make_caches
 from gpu_worker.models.kv_scales import stored_scales
 from gpu_worker.models.ranks import ALONE, Ranks
@@ -47,8 +47,8 @@ def head_scales(
     device: torch.device,
     ranks: Ranks = ALONE,
 ) -> list[Tensor]:
-    """For each layer float32 [2, kv_heads]: scales of keys, then of values. Empty if the format has none,
-    or the model has no pages.
+    """For each layer with pages float32 [2, kv_heads]: scales of keys, then of values. Empty if the format
+    has none, or the model has no pages.
 
     `longest`: tokens of the longest sequence that is served. All ranks must call this at the same time.
     Raises `ModelError` if the checkpoint's scales do not fit the model.
@@ -63,7 +63,8 @@ def head_scales(
         if pages.shared:
             stored[:, 1] = stored[:, 0]
         log.info("scales of %s pages: those of the checkpoint", kv.name)
-        found = list(stored.to(device))
+        paged = [isinstance(each, PageShape) for each in config.kept[: config.num_layers]]
+        found = list(stored[torch.tensor(paged)].to(device))
     if len(found) == len(config.pages):
         return found
     largest = _largest(model, kernels, min(TOKENS, longest), device)
@@ -90,5 +91,5 @@ def _largest(model: CausalLM, kernels: Kernels, tokens: int, device: torch.devic
         tensor.zero_()  # the prompt may not fill the last block
     drawn = torch.randint(vocabulary, (tokens,), generator=torch.Generator().manual_seed(0))
     Runner(model, caches, kernels, limits).execute(prompt_step(limits, drawn.int().numpy().tobytes()))
-    pages = [(cache.keys, cache.values) for cache in caches]
+    pages = [(cache.keys, cache.values) for cache in caches if isinstance(cache, LayerCache)]
     return [torch.stack([each.abs().amax((0, 2, 3)).float() for each in both]) for both in pages]

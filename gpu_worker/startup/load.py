@@ -96,7 +96,7 @@ def load_rank(
     every_scales = _head_scales(settings, parts)
     limits = limits_of(settings, parts)
     runner = parts.runner(limits)
-    for cache, scales in zip(runner.caches, every_scales, strict=False):
+    for cache, scales in zip(runner.pages, every_scales, strict=False):
         kv.set_scales(cache, scales)
     block_bytes = parts.block_bytes(limits.block_size)
     log.info(

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 import torch
 
 from gpu_worker.errors import CapacityError, ModelError
-from gpu_worker.kernels.attention import KvFormat, LayerCache
+from gpu_worker.kernels.attention import Cache, KvFormat
 from gpu_worker.kernels.interface import Kernels
+from gpu_worker.kernels.kv_sizes import usual_block_size
 from gpu_worker.machine.main_memory import available
 from gpu_worker.memory.cache import (
     GPU_SHARE,
@@ -18,6 +19,8 @@ from gpu_worker.memory.cache import (
     bytes_per_block,
     free_memory,
     make_caches,
+    state_bytes,
+    token_bytes,
 )
 from gpu_worker.memory.host import HostPages
 from gpu_worker.models.encoder_load import usual_length
@@ -72,13 +75,18 @@ class Parts:
         models = (self.model, self.draft) if self.draft else (self.model,)
         return self.ranks.count * sum(bytes_per_block(each.config, size, self.kv) for each in models)
 
+    def usual_block_size(self, longest: int) -> int:
+        """Tokens of a block where no setting says how many. `longest`: of the longest sequence."""
+        config = self.model.config
+        return usual_block_size(token_bytes(config, self.kv), state_bytes(config), longest)
+
     def runner(self, limits: BatchLimits) -> Runner:
         """A runner with pages of `limits.num_blocks` blocks."""
         drafter = Drafter(self.draft, self._pages(self.draft, limits), self.kernels) if self.draft else None
         pages = self._pages(self.model, limits)
         return Runner(self.model, pages, self.kernels, limits, drafter, self.projection)
 
-    def _pages(self, model: CausalLM, limits: BatchLimits) -> list[LayerCache]:
+    def _pages(self, model: CausalLM, limits: BatchLimits) -> list[Cache]:
         return make_caches(model.config, limits.num_blocks, limits.block_size, self.kv, self.device)
 
 
@@ -99,7 +107,7 @@ def limits_of(settings: WorkerSettings, parts: Parts) -> BatchLimits:
             f"QUIRE_MAX_MODEL_LEN={longest}: this model is served with {config.max_position} tokens at most"
         )
     window = config.window if config.window < longest else 0
-    size = longest if config.bidirectional else settings.block_size
+    size = longest if config.bidirectional else settings.block_size or parts.usual_block_size(longest)
     step_tokens = settings.step_tokens or STEP_TOKENS[parts.device.type]
     limits = BatchLimits(
         1,
@@ -112,6 +120,7 @@ def limits_of(settings: WorkerSettings, parts: Parts) -> BatchLimits:
         parts.embedding_size,
         config.num_labels,
         config.bidirectional,
+        config.recurrent,
     )
     if config.bidirectional:
         return replace(limits, num_blocks=BLOCKS_OF_A_TEXT * limits.max_slots)

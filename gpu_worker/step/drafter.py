@@ -24,7 +24,7 @@ import torch
 
 from gpu_worker.arrays import Int32s
 from gpu_worker.errors import ModelError
-from gpu_worker.kernels.attention import LayerCache
+from gpu_worker.kernels.attention import Cache
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.rows import Rows
 from gpu_worker.models.ranks import ALONE, Ranks
@@ -37,7 +37,7 @@ from ops.runtime.model_files import FileError, read_json
 class Drafter:
     """A draft model with its KV pages."""
 
-    def __init__(self, model: CausalLM, caches: Sequence[LayerCache], kernels: Kernels) -> None:
+    def __init__(self, model: CausalLM, caches: Sequence[Cache], kernels: Kernels) -> None:
         """`caches`: the draft model's pages, with the target model's number of blocks and block size."""
         self.model = model
         self.caches = caches
@@ -89,6 +89,8 @@ def load_draft(
         raise ModelError(f"QUIRE_DRAFT_MODEL={directory}: a classifier generates nothing")
     if theirs.bidirectional or ours.bidirectional:
         raise ModelError(f"QUIRE_DRAFT_MODEL={directory}: an encoder generates nothing")
+    if theirs.recurrent or ours.recurrent:
+        raise ModelError(f"QUIRE_DRAFT_MODEL={directory}: drafts of recurrent layers cannot be taken back")
     if theirs.vocab_size != ours.vocab_size or _vocabulary(directory) != _vocabulary(target):
         raise ModelError(f"QUIRE_DRAFT_MODEL={directory}: its vocabulary is not that of {target}")
     if theirs.max_position < longest:

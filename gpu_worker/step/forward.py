@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from gpu_worker.kernels.attention import LayerCache, StepMetadata
+from gpu_worker.kernels.attention import Cache, StepMetadata
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.rows import Rows
 from gpu_worker.models.registry import CausalLM
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Forward:
     """Runs a model over its KV pages, kernel by kernel or by repeating a recorded step."""
 
-    def __init__(self, model: CausalLM, caches: Sequence[LayerCache], kernels: Kernels) -> None:
+    def __init__(self, model: CausalLM, caches: Sequence[Cache], kernels: Kernels) -> None:
         self.model, self.caches, self._kernels = model, caches, kernels
         self.recorded: StepGraphs | RecordedSteps | None = None
         """Small steps that can be repeated; None if all are computed kernel by kernel."""

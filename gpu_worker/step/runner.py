@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gpu_worker.arrays import Int32s, int32s
 from gpu_worker.errors import PlanError
-from gpu_worker.kernels.attention import LayerCache
+from gpu_worker.kernels.attention import Cache, LayerCache
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.rows import Rows
 from gpu_worker.kernels.sampling import Allowed, Sampled, candidates_of
@@ -70,21 +70,21 @@ class Runner:
     def __init__(
         self,
         model: CausalLM,
-        caches: Sequence[LayerCache],
+        caches: Sequence[Cache],
         kernels: Kernels,
         limits: BatchLimits,
         drafter: Drafter | None = None,
         projection: Projection | None = None,
     ) -> None:
         self.limits = limits
-        self.device = model.device if isinstance(model, Encoder) else caches[0].keys.device
+        self.device = model.device if isinstance(model, Encoder) else caches[0].tensors()[0].device
         self.dtype = model.dtype
         self.batch = Batch(limits, self.device, projection)
         self.model = model
         self.forward = Encoding(model) if isinstance(model, Encoder) else Forward(model, caches, kernels)
         self.drafter = drafter
         self.caches = [*caches, *(drafter.caches if drafter else ())]
-        """KV pages of every layer: the model's layers, then the draft model's."""
+        """What every layer keeps in blocks: the model's layers, then the draft model's."""
         self.kernels = kernels
         self._copies = kernels.copies(self.caches) if self.caches else _no_pages
         self.host = HostPages(self.caches, 0)
@@ -95,6 +95,11 @@ class Runner:
         self.followers: Followers | None = None
         """The worker's other ranks; None if there are none, or this is not rank 0."""
         self._step = 0
+
+    @property
+    def pages(self) -> list[LayerCache]:
+        """Those of `caches` that are pages of keys and values."""
+        return [cache for cache in self.caches if isinstance(cache, LayerCache)]
 
     def enter(self) -> None:
         """To be called once by the thread that makes all further calls."""

@@ -249,11 +249,11 @@ def _steps_here(kernels: str, form: str) -> dict[str, Any]:
     runner = load(settings)
     config = runner.model.config
     assert isinstance(config, ModelConfig)
-    for cache in runner.caches:
+    for cache in runner.pages:
         fill(cache)
     rates = measured(runner.dtype, settings.thread_count)
     itemsize = ITEM_BYTES.get(quantization, runner.dtype.itemsize)
-    token_bytes = bytes_per_block(config, 1, runner.caches[0].format)
+    token_bytes = bytes_per_block(config, 1, runner.pages[0].format)
     runner.enter()
 
     def timed(plans: Any, counts: list[int], contexts: list[int]) -> dict[str, float]:

@@ -97,7 +97,7 @@ def _steps(
 def _runner(model: Path, quantization: str) -> Runner:
     given: Any = {"quantization": quantization, "kv_memory": 256 << 20, "max_model_len": 256}
     runner = load(WorkerSettings(model=model, dtype="bfloat16", device="cpu", **given))
-    for cache in runner.caches:  # memory that was never written is one page of zeros, read from the cache
+    for cache in runner.pages:  # memory that was never written is one page of zeros, read from the cache
         fill(cache)
     runner.enter()
     return runner

@@ -85,7 +85,7 @@ class Model:
             return around[0]
 
         runner = load(settings, wrap)
-        for cache in runner.caches:  # memory that was never written is one page of zeros, read from the cache
+        for cache in runner.pages:  # memory that was never written is one page of zeros, read from the cache
             fill(cache)
         threads = settings.thread_count  # before the runner's thread keeps to one core
         runner.enter()
@@ -95,7 +95,7 @@ class Model:
             threads,
             [],
             ITEM_BYTES.get(settings.quantization, runner.dtype.itemsize),
-            bytes_per_block(runner.model.config, 1, runner.caches[0].format),
+            bytes_per_block(runner.model.config, 1, runner.pages[0].format),
         )
 
     def measure_rates(self) -> None:

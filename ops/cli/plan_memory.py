@@ -37,7 +37,9 @@ def add_to(subcommands: Any) -> None:
         metavar="SIZE",
         help="such as 24GiB (2**30 bytes each) or 24GB (10**9); default: %(default)s",
     )
-    command.add_argument("--block-size", type=positive, default=16, metavar="TOKENS", help="default: 16")
+    command.add_argument(
+        "--block-size", type=positive, metavar="TOKENS", help="default: 16, more with recurrent layers"
+    )
     command.add_argument(
         "--dtype", choices=[*TYPES, *ROW_BYTES], default="bfloat16", help="of keys and values"
     )
@@ -55,12 +57,16 @@ def run(options: argparse.Namespace) -> int:
     except (ModelFilesError, HubError) as error:
         print(f"quire: {error}", file=sys.stderr)
         return 2
-    fits = plan(shape, weights, options.memory, options.block_size, options.dtype, options.context)
+    size = options.block_size or shape.usual_block_size(options.dtype)
+    fits = plan(shape, weights, options.memory, size, options.dtype, options.context)
     print(f"attention   {shape.kind}, {shape.layers} layers")
     wider = "" if weights == stored else f", {_readable(weights)} with quantized ones in bfloat16"
     print(f"weights     {_readable(stored)} as stored{wider}")
     print(f"KV          {_readable(shape.token_bytes(options.dtype))} a token in {options.dtype}")
-    print(f"blocks      {fits.blocks} of {options.block_size} tokens, {_readable(fits.block_bytes)} each")
+    if shape.states:
+        count = len(shape.states)
+        print(f"states      {_readable(shape.state_bytes)} a block, of {count} recurrent layers")
+    print(f"blocks      {fits.blocks} of {size} tokens, {_readable(fits.block_bytes)} each")
     print(f"requests    {fits.requests} of {options.context} tokens in {_readable(options.memory)}")
     if weights > options.memory:
         short = _readable(weights - options.memory)

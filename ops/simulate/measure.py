@@ -50,7 +50,7 @@ BEFORE = 5
 
 def measure(runner: Runner, count: int, seed: int) -> list[Measured]:
     """Measure steps of `count` random shapes, and prompts that come while nothing is computed."""
-    for cache in runner.caches:  # pages that were never written are all one page of zeros, in the cache
+    for cache in runner.pages:  # pages that were never written are all one page of zeros, in the cache
         cache.keys.normal_()
         cache.values.normal_()
     chance = Random(seed)

@@ -58,7 +58,7 @@ class Batch:
         return blocks[:]
 
     def can_fork(self, parent: Sequence, tokens: int) -> bool:
-        """Whether the parent still holds all blocks that a row after its first `tokens` positions reads."""
+        """Whether the parent still holds all that a row after its first `tokens` positions reads."""
         return parent.table is not None and parent.table.dropped <= self.limits.outside_window(tokens + 1)
 
     def fork(self, child: Sequence, parent: Sequence, tokens: int) -> tuple[list[int], list[int]]:

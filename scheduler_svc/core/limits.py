@@ -36,6 +36,7 @@ class WorkerLimits:
     fingerprint: str = ""
     num_labels: int = 0
     bidirectional: bool = False
+    recurrent: bool = False
 
     def __post_init__(self) -> None:
         for name in (

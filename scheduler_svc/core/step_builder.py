@@ -69,6 +69,12 @@ class StepBuilder:
         """Whether the plan neither computes a row nor gives a sequence a slot."""
         return not (self.sequences or self.new_slots)
 
+    def begin_of(self, sequence: Sequence) -> int:
+        """First position of the sequence that the step computes, or that it does not compute yet."""
+        if sequence in self.sequences:
+            return self._row_starts[self.sequences.index(sequence)]
+        return sequence.planned
+
     def cut_table(self, slot: int, length: int) -> None:
         """The slot's block table keeps its first `length` blocks."""
         self._table_cuts.append((slot, length))

@@ -200,6 +200,7 @@ class World:
         for name, block in pool._block_of.items():
             if name in self.contents:  # not if a beam came and went within a step
                 assert worker.memory[block] == self.contents[name]
+                assert worker.states[block] == self.contents[name][-1]
         for name, slot in host._slot_of.items() if host else ():
             if name in self.contents and name not in host._named:  # those move with the next plan
                 assert worker.host[slot] == self.contents[name]

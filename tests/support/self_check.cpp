@@ -1,5 +1,6 @@
 // The CPU kernels beside plain loops, for machines on which Python's tests do not run: compiled together with the
 // kernels' sources, for any processor. Prints a line for each check, and ends with the number of checks that failed.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <functional>
@@ -29,6 +30,10 @@ void quire_rotate_and_write(int, int, const void*, int64_t, const int64_t*, cons
 void quire_attend(int, int, int64_t, const int32_t*, const int32_t*, const int32_t*, int64_t, int64_t, int64_t, int64_t,
                   int64_t, int64_t, float, float, int64_t, int64_t, int64_t, const float*, const float*, const void*, const void*,
                   const void*, const float*, const float*, void*);
+void quire_convolve(int, int64_t, const int32_t*, const int32_t*, const int32_t*, int64_t, int64_t, const void*, int64_t,
+                    int64_t, int64_t, const float*, const float*, int, float*, void*);
+void quire_delta_rule(int, int64_t, const int32_t*, const int32_t*, const int32_t*, int64_t, int64_t, int64_t, int64_t,
+                      int64_t, int64_t, const void*, const float*, const float*, const float*, float*, void*);
 void quire_sample(const float*, int, int, const int32_t*, const int32_t*, const uint8_t*, const void*, const void*,
                   const int32_t*, int64_t, const int32_t*, const uint32_t*, int64_t, const int32_t*, const int32_t*,
                   const float*, int64_t*, float*);
@@ -311,6 +316,58 @@ void check_norm(int64_t size) {
     check(name_of<T>() + " norm of " + std::to_string(size), worst, 2 * ROUNDING<T>);
 }
 
+// A text in two steps, with blocks of two tokens: a convolution of its numbers, and the delta rule of one head.
+template <class T>
+void check_recurrence(int64_t key_size, int64_t value_size) {
+    constexpr int64_t TOKENS = 5, BLOCKS = 3, TAPS = 3;
+    const int32_t tables[BLOCKS] = {2, 0, 1};
+    const int64_t width = 2 * key_size + value_size;
+    const auto inputs = numbers<T>(TOKENS * width);
+    const auto weight = numbers<float>(TAPS * width), gates = numbers<float>(2 * TOKENS);
+    const float rate = -0.7f, bias = 0.2f;
+    std::vector<float> latest(BLOCKS * (TAPS - 1) * width), matrices(BLOCKS * key_size * value_size);
+    std::vector<T> out(TOKENS * width), results(TOKENS * value_size);
+    for (int32_t begin = 0, end = 3; begin < TOKENS; begin = end, end = TOKENS) {
+        const int32_t starts[] = {0, end - begin};
+        const T* from = inputs.data() + begin * width;
+        quire_convolve(TYPE<T> == Type::bfloat16, 1, starts, &end, tables, BLOCKS, 2, from, width, width, TAPS, weight.data(),
+                       nullptr, 0, latest.data(), out.data() + begin * width);
+        quire_delta_rule(TYPE<T> == Type::bfloat16, 1, starts, &end, tables, BLOCKS, 2, 1, 1, key_size, value_size, from,
+                         gates.data() + 2 * begin, &rate, &bias, matrices.data(), results.data() + begin * value_size);
+    }
+    double convolved = 0, changed = 0;
+    std::vector<double> matrix(key_size * value_size);
+    for (int64_t token = 0; token < TOKENS; ++token) {
+        const T *query = inputs.data() + token * width, *key = query + key_size, *value = key + key_size;
+        for (int64_t channel = 0; channel < width; ++channel) {
+            double expected = 0;
+            for (int64_t tap = std::max<int64_t>(0, TAPS - 1 - token); tap < TAPS; ++tap)
+                expected += double(weight[tap * width + channel]) * to_float(inputs[(token + tap - TAPS + 1) * width + channel]);
+            convolved = std::max(convolved, std::abs(to_float(out[token * width + channel]) - expected));
+        }
+        double queries = 1e-6, keys = 1e-6;
+        for (int64_t i = 0; i < key_size; ++i) {
+            queries += std::pow(to_float(query[i]), 2);
+            keys += std::pow(to_float(key[i]), 2);
+        }
+        const double kept = std::exp(rate * std::log1p(std::exp(gates[2 * token + 1] + bias)));
+        const double update = 1 / (1 + std::exp(-double(gates[2 * token])));
+        for (int64_t column = 0; column < value_size; ++column) {
+            double missing = to_float(value[column]), expected = 0;
+            for (int64_t i = 0; i < key_size; ++i)
+                missing -= kept * matrix[i * value_size + column] * to_float(key[i]) / std::sqrt(keys);
+            for (int64_t i = 0; i < key_size; ++i) {
+                double& number = matrix[i * value_size + column];
+                number = kept * number + update * missing * to_float(key[i]) / std::sqrt(keys);
+                expected += number * to_float(query[i]) / std::sqrt(queries * key_size);
+            }
+            changed = std::max(changed, std::abs(to_float(results[token * value_size + column]) - expected));
+        }
+    }
+    check(name_of<T>() + " convolution of " + std::to_string(width), convolved, ROUNDING<T>);
+    check(name_of<T>() + " delta rule of " + std::to_string(key_size), changed, ROUNDING<T>);
+}
+
 // Greedy rows, and rows that draw among one token: both are the greatest logit.
 void check_sampling(int vocabulary) {
     constexpr int ROWS = 2;
@@ -352,6 +409,8 @@ void check_all() {
         }
     check_norm<T>(64);
     check_norm<T>(45);
+    check_recurrence<T>(16, 32);
+    check_recurrence<T>(21, 45);
 }
 
 }  // namespace

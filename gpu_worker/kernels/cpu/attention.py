@@ -10,9 +10,12 @@ from torch import Tensor
 from gpu_worker.kernels.attention import FULL_ATTENTION, AttentionSpec, LayerCache, Rotary, StepMetadata
 from gpu_worker.kernels.cpu.kv.format import page_type
 from gpu_worker.kernels.cpu.library import DTYPES, address
+from gpu_worker.kernels.cpu.recurrence import MOST_TAPS, Recurrence
 from gpu_worker.kernels.cpu.tape import Kernel
+from gpu_worker.kernels.recurrence import Decay, Filters, StateCache
 from gpu_worker.kernels.reference.attention import ReferenceStep
 from gpu_worker.kernels.reference.latent import write_latent
+from gpu_worker.kernels.reference.recurrence import RecurrentStep
 from gpu_worker.kernels.reference.selection import SelectingStep
 
 WHOLE = 32
@@ -37,12 +40,14 @@ class Attention:
             *(c_int64, c_int64, c_int64, c_int64, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
         )
 
+        self.recurrence = Recurrence(library)
+
     def begin(self, step: StepMetadata) -> "CpuStep":
         """See `Kernels.begin`."""
         return CpuStep(self, step)
 
 
-class CpuStep(SelectingStep):
+class CpuStep(SelectingStep, RecurrentStep):
     """See `StepAttention`. Addresses are looked up once for all layers."""
 
     def __init__(self, functions: Attention, step: StepMetadata) -> None:
@@ -127,3 +132,15 @@ class CpuStep(SelectingStep):
             out.data_ptr(),
         )
         return out
+
+    def convolve(self, inputs: Tensor, filters: Filters, cache: StateCache) -> Tensor:
+        if len(filters.weight) > MOST_TAPS:
+            return super().convolve(inputs, filters, cache)
+        recurrence = self._functions.recurrence
+        rows = recurrence.rows(self._step, self._tables, cache.block_size)
+        return recurrence.convolved(rows, inputs, filters, cache)
+
+    def delta_rule(self, qkv: Tensor, gates: Tensor, decay: Decay, cache: StateCache) -> Tensor:
+        recurrence = self._functions.recurrence
+        rows = recurrence.rows(self._step, self._tables, cache.block_size)
+        return recurrence.changed(rows, qkv, gates, decay, cache)

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from gpu_worker.arrays import Int32s
-from gpu_worker.kernels.attention import Copies, KvFormat, LayerCache, StepMetadata
+from gpu_worker.kernels.attention import Cache, Copies, KvFormat, StepMetadata
 from gpu_worker.kernels.cpu.attention import Attention, CpuStep
 from gpu_worker.kernels.cpu.coded import CodedGated, CodedLinear
 from gpu_worker.kernels.cpu.int4 import Int4Gated, Int4Linear
 from gpu_worker.kernels.cpu.kv import FORMATS
-from gpu_worker.kernels.cpu.layers import CpuNorm
+from gpu_worker.kernels.cpu.layers import CpuNorm, Multiply
 from gpu_worker.kernels.cpu.linear import PackedGated, PackedLinear
 from gpu_worker.kernels.cpu.onednn import OneDnnGated, OneDnnLinear
 from gpu_worker.kernels.cpu.quantized import QuantizedGated, QuantizedLinear
@@ -44,6 +44,7 @@ class CpuKernels:
         self.library = library
         self._sampler = Sampler(library)
         self._attention = Attention(library)
+        self.multiply = Multiply(library)
 
     def enter(self) -> None:
         """Pin the calling thread to the first core. PyTorch computes in one thread from now on, because its
@@ -80,7 +81,7 @@ class CpuKernels:
     def begin(self, step: StepMetadata) -> CpuStep:
         return self._attention.begin(step)
 
-    def copies(self, caches: Sequence[LayerCache]) -> Copies:
+    def copies(self, caches: Sequence[Cache]) -> Copies:
         return partial(copy_blocks, caches)
 
     def sample(

@@ -1,4 +1,4 @@
-"""RMS norm by the C++ kernels: see `src/layers.cpp`."""
+"""RMS norm and gates by the C++ kernels: see `src/layers.cpp`."""
 
 import ctypes
 from ctypes import c_float, c_int, c_int64, c_void_p
@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.cpu.library import DTYPES
+from gpu_worker.kernels.cpu.linear import ACTIVATIONS
 from gpu_worker.kernels.cpu.tape import Kernel
 
 
@@ -47,4 +48,25 @@ class CpuNorm:
             rows.stride(0),
             rows.shape[1] // self._size,
             self._size,
+        )
+
+
+class Multiply:
+    """See `Kernels.multiply`."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        rows = (c_void_p, c_int64)
+        self._multiply = Kernel(library, "quire_multiply", c_int, c_int, c_int64, c_int64, *rows, *rows)
+
+    def __call__(self, hidden: Tensor, gates: Tensor, activation: str) -> None:
+        if hidden.stride(1) != 1 or gates.stride(1) != 1:
+            raise ValueError("the numbers of a row do not lie side by side")
+        self._multiply(
+            DTYPES[hidden.dtype],
+            ACTIVATIONS[activation],
+            *hidden.shape,
+            hidden.data_ptr(),
+            hidden.stride(0),
+            gates.data_ptr(),
+            gates.stride(0),
         )

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpu_worker.kernels.attention import LayerCache, StepAttention, StepMetadata
+from gpu_worker.kernels.attention import Cache, StepAttention, StepMetadata
 from gpu_worker.kernels.cpu.tape import Tape
 from gpu_worker.kernels.rows import Rows
 
@@ -50,7 +50,7 @@ class LayeredModel(Protocol):
     def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """The first layer's inputs, [tokens, hidden_size]."""
 
-    def layers(self, step: StepAttention, caches: Sequence[LayerCache]) -> Iterator[AddLayer]:
+    def layers(self, step: StepAttention, caches: Sequence[Cache]) -> Iterator[AddLayer]:
         """The layers in their order."""
 
 
@@ -62,7 +62,7 @@ class RecordedSteps:
         library: ctypes.CDLL,
         model: LayeredModel,
         begin: Callable[[StepMetadata], StepAttention],
-        caches: Sequence[LayerCache],
+        caches: Sequence[Cache],
         metadata: Callable[[Rows], tuple[StepMetadata, Tensor, Tensor]],
         max_blocks: int,
     ) -> None:

@@ -12,6 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from gpu_worker.kernels.attention import FULL_ATTENTION, AttentionSpec, LayerCache, Rotary, StepMetadata
 from gpu_worker.kernels.reference.latent import rotated, write_latent
+from gpu_worker.kernels.reference.recurrence import RecurrentStep
 from gpu_worker.kernels.reference.selection import SelectingStep
 
 GATHERED = 1 << 17
@@ -32,7 +33,7 @@ class Gathering:
     """bool [tokens, entries]; None: the tokens are all of their context, and see it plainly causally."""
 
 
-class ReferenceStep(SelectingStep):
+class ReferenceStep(SelectingStep, RecurrentStep):
     """See `StepAttention`. Entries and masks are the same in every layer of the same spec."""
 
     def __init__(self, step: StepMetadata) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import gelu, linear, relu, silu
 
 from gpu_worker.arrays import Int32s
-from gpu_worker.kernels.attention import Copies, KvFormat, LayerCache, StepAttention, StepMetadata
+from gpu_worker.kernels.attention import Cache, Copies, KvFormat, StepAttention, StepMetadata
 from gpu_worker.kernels.products import Clamped, Expert, Linear, Mixture, Norm, Route, Routing, Unary
 from gpu_worker.kernels.reference.attention import ReferenceStep
 from gpu_worker.kernels.reference.copies import copy_blocks
@@ -57,13 +57,19 @@ class ReferenceKernels:
     def norm(self, weight: Tensor, eps: float) -> Norm:
         return ReferenceNorm(weight, eps)
 
+    def multiply(self, hidden: Tensor, gates: Tensor, activation: str) -> None:
+        gates = gates.float()
+        if activation != "none":
+            gates = silu(gates) if activation == "silu" else gates.sigmoid()
+        hidden.copy_(hidden.float() * gates)
+
     def kv_format(self, name: str, dtype: torch.dtype) -> KvFormat:
         return FORMATS[name](dtype)
 
     def begin(self, step: StepMetadata) -> StepAttention:
         return ReferenceStep(step)
 
-    def copies(self, caches: Sequence[LayerCache]) -> Copies:
+    def copies(self, caches: Sequence[Cache]) -> Copies:
         return partial(copy_blocks, caches)
 
     def sample(

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gpu_worker.kernels.attention import LayerCache
+from gpu_worker.kernels.attention import Cache
 
 PIECE = 1024
 """Words that a program copies."""
@@ -34,7 +34,7 @@ def copy_blocks(addresses, words, sources, targets, WORD: tl.constexpr, PIECE: t
 class BlockCopies:
     """Copies of blocks within the pages of `layers`."""
 
-    def __init__(self, layers: Sequence[LayerCache]) -> None:
+    def __init__(self, layers: Sequence[Cache]) -> None:
         """The tensors of `layers` must not move."""
         self._tensors = [tensor for layer in layers for tensor in layer.tensors()]
         sizes = [tensor[0].nbytes for tensor in self._tensors]

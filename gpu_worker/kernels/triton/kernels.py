@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gpu_worker.arrays import Int32s
 from gpu_worker.errors import KernelError
-from gpu_worker.kernels.attention import Copies, KvFormat, LayerCache, StepMetadata
+from gpu_worker.kernels.attention import Cache, Copies, KvFormat, StepMetadata
 from gpu_worker.kernels.codes import CodedWeight, plain_of
 from gpu_worker.kernels.products import Clamped, Expert, Linear, Mixture, Route, Routing, Unary, scales_of
 from gpu_worker.kernels.reference.int4 import Int4Weights
@@ -86,7 +86,7 @@ class TritonKernels(ReferenceKernels):
     def norm(self, weight: Tensor, eps: float) -> TritonNorm:
         return TritonNorm(weight, eps)
 
-    def copies(self, caches: Sequence[LayerCache]) -> Copies:
+    def copies(self, caches: Sequence[Cache]) -> Copies:
         return BlockCopies(caches)
 
     def kv_format(self, name: str, dtype: torch.dtype) -> KvFormat:

@@ -7,13 +7,22 @@ and the names of the checkpoint's tensors. A new family is an entry in the file 
 from collections.abc import Mapping
 from typing import Any
 
-from gpu_worker.models.families import experts, gemma, layer_norms, linear_biases, llama, olmo, parallel
+from gpu_worker.models.families import (
+    experts,
+    gemma,
+    layer_norms,
+    linear_biases,
+    llama,
+    olmo,
+    parallel,
+    recurrent,
+)
 from gpu_worker.models.families.family import Family
 from ops.runtime.classifier import ARCHITECTURE as CLASSIFIER
 
 __all__ = ["FAMILIES", "Family", "family_named", "family_of"]
 
-_GROUPS = (llama, gemma, olmo, experts, layer_norms, parallel, linear_biases)
+_GROUPS = (llama, gemma, olmo, experts, recurrent, layer_norms, parallel, linear_biases)
 
 FAMILIES: Mapping[str, Family] = {name: each for group in _GROUPS for name, each in group.FAMILIES.items()}
 """Families by the name of their architecture in config.json."""

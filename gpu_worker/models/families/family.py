@@ -98,6 +98,34 @@ class Latent:
 
 
 @dataclass(frozen=True, slots=True)
+class DeltaNet:
+    """Gated delta nets: names of the checkpoint's tensors."""
+
+    inputs: tuple[str, ...] = ("linear_attn.in_proj_qkv", "linear_attn.in_proj_z")
+    """Projections of queries, keys and values, and of the gates of results. One name: both in one tensor, by
+    key head."""
+    gates: tuple[str, ...] = ("linear_attn.in_proj_b", "linear_attn.in_proj_a")
+    """Projections to what updates and decays are computed from. One name: as above."""
+    filters: str = "linear_attn.conv1d"
+    decay_rate: str = "linear_attn.A_log"
+    """Logarithm of the rate."""
+    decay_bias: str = "linear_attn.dt_bias"
+    norm: str = "linear_attn.norm"
+    """Norm of each head's results."""
+    out: str = "linear_attn.out_proj"
+
+
+@dataclass(frozen=True, slots=True)
+class ShortConvolution:
+    """Gated convolutions of a few tokens: names of the checkpoint's tensors."""
+
+    inputs: str = "conv.in_proj"
+    """Projection to the gates of inputs, those of results, and inputs."""
+    filters: str = "conv.conv"
+    out: str = "conv.out_proj"
+
+
+@dataclass(frozen=True, slots=True)
 class Family:
     """An architecture. Of a field `bool | str` a string is the key of config.json that has the value."""
 
@@ -154,8 +182,15 @@ class Family:
     """Embeddings are multiplied by sqrt(hidden_size)."""
     windowed: bool = False
     """`sliding_window` in config.json is used. Other families may have the key, but do not use it."""
+    gated_attention: bool = False
+    """Results of attention are multiplied by the sigmoids of gates, which lie behind each head's queries in
+    the projection of queries."""
     experts: Experts | None = None
     latent: Latent | None = None
+    recurrent: DeltaNet | ShortConvolution | None = None
+    """Layers that `layer_types` does not name `full_attention` are such. None: all layers have attention."""
+    left_out: tuple[str, ...] = ()
+    """Prefixes of the names of further tensors that are not loaded."""
 
     def canonical(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The values of config.json by canonical name, with the family's defaults for missing keys."""

@@ -12,6 +12,7 @@ from gpu_worker.arrays import Int32s
 from gpu_worker.kernels.attention import (
     FULL_ATTENTION,
     AttentionSpec,
+    Cache,
     Copies,
     KvFormat,
     LayerCache,
@@ -21,6 +22,7 @@ from gpu_worker.kernels.attention import (
 )
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.products import Clamped, Expert, Linear, Mixture, Norm, Route, Routing, Unary
+from gpu_worker.kernels.recurrence import Decay, Filters, StateCache
 from gpu_worker.kernels.sampling import Allowed, Sampled, SamplingState
 
 PARTS = ("projections", "attention", "rotation and KV write", "norms", "embedding", "head", "sampling")
@@ -32,7 +34,7 @@ class TimedKernels:
     def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels
         self.seconds: dict[str, float] = defaultdict(float)
-        """Seconds of each of `PARTS` since `clear`."""
+        """Seconds of each of `PARTS` since `clear`. Recurrences count as attention."""
 
     def clear(self) -> None:
         self.seconds.clear()
@@ -72,7 +74,10 @@ class TimedKernels:
     def begin(self, step: StepMetadata) -> StepAttention:
         return _TimedStep(self._timed, self._kernels.begin(step))
 
-    def copies(self, caches: Sequence[LayerCache]) -> Copies:
+    def multiply(self, hidden: Tensor, gates: Tensor, activation: str) -> None:
+        self._timed("attention", self._kernels.multiply, hidden, gates, activation)
+
+    def copies(self, caches: Sequence[Cache]) -> Copies:
         return self._kernels.copies(caches)
 
     def sample(
@@ -150,6 +155,14 @@ class _TimedStep:
         sink_logits: Tensor | None = None,
     ) -> Tensor:
         mixed: Tensor = self._timed("attention", self._step.attend, query, cache, spec, slopes, sink_logits)
+        return mixed
+
+    def convolve(self, inputs: Tensor, filters: Filters, cache: StateCache) -> Tensor:
+        mixed: Tensor = self._timed("attention", self._step.convolve, inputs, filters, cache)
+        return mixed
+
+    def delta_rule(self, qkv: Tensor, gates: Tensor, decay: Decay, cache: StateCache) -> Tensor:
+        mixed: Tensor = self._timed("attention", self._step.delta_rule, qkv, gates, decay, cache)
         return mixed
 
     def select(self, query: Tensor, weights: Tensor, cache: LayerCache, top_k: int) -> None:

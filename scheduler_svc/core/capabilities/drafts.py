@@ -114,7 +114,10 @@ def note_forced(flight: Flight, result: StepResult) -> None:
 
 
 def drafts_of_step(state: SchedulerState, decodes: list[Sequence]) -> StepDrafts | None:
-    """The drafts of the step that is being planned; None if nothing proposes any."""
+    """The drafts of the step that is being planned; None if nothing proposes any, or the worker takes
+    none."""
+    if state.limits.recurrent:
+        return None
     if state.speculation is None and not state.batch.grammars.in_use:
         return None
     return StepDrafts(state, state.speculation, decodes)

@@ -1,8 +1,11 @@
 """Several samples of one prompt: the first sequence computes it, and the others fork from that one.
 
-Each sample computes the prompt's last token again, to draw its own first token from the result.
+Each sample computes the prompt's last token again, to draw its own first token from the result. A recurrent
+worker has the state before that token no more once it has been computed. There the first sequence computes it
+in a row of its own, and the others fork in the same step, before the rows.
 """
 
+from scheduler_svc.core.limits import WorkerLimits
 from scheduler_svc.core.plan import Fork
 from scheduler_svc.core.sequence import Sequence, SequenceGroup, State
 from scheduler_svc.core.state import SchedulerState
@@ -21,11 +24,20 @@ def submit(state: SchedulerState, group: SequenceGroup) -> None:
 
 def fork_held(state: SchedulerState, leader: Sequence) -> None:
     """Let the held sequences fork in the next step, if their leader has computed the prompt."""
+    if leader.computed >= len(leader.group.request.prompt):
+        fork_now(state, leader)
+
+
+def fork_now(state: SchedulerState, leader: Sequence) -> None:
+    """Let the held sequences fork in the step that is planned now or next."""
     group = leader.group
-    prompt = len(group.request.prompt)
-    if leader.computed < prompt:
-        return
     for sibling in group.held:
         sibling.move(State.FORK)
-        state.forks.append(Fork(sibling, leader, prompt - 1))
+        state.forks.append(Fork(sibling, leader, len(group.request.prompt) - 1))
     group.held.clear()
+
+
+def fork_before(limits: WorkerLimits, group: SequenceGroup) -> int:
+    """Position that the leader must not compute before the held sequences fork from it. 0: there is none."""
+    last = len(group.request.prompt) - 1
+    return last if limits.recurrent and last % limits.block_size else 0

@@ -2,7 +2,7 @@
 
 from scheduler_svc.core.phases.prefill import add_chunk
 from scheduler_svc.core.plan import NewSlot
-from scheduler_svc.core.sequence import State
+from scheduler_svc.core.sequence import Sequence, State
 from scheduler_svc.core.state import SchedulerState
 from scheduler_svc.core.step_builder import StepBuilder
 
@@ -19,7 +19,7 @@ def add_forks(state: SchedulerState, step: StepBuilder) -> None:
         room = step.budget and batch.free_slots and batch.pool.free_blocks > watermark
         if room and state.shares.contended and (first := state.waiting.peek()) is not None:
             room = not state.shares.precedes(first, child)
-        if not (room and parent.computed >= tokens and batch.can_fork(parent, tokens)):
+        if not (room and _can_fork(state, step, parent, tokens)):
             child.move(State.WAITING)
             state.waiting.push(child)
             continue
@@ -39,3 +39,15 @@ def add_forks(state: SchedulerState, step: StepBuilder) -> None:
         step.seated |= {child, parent}
         add_chunk(state, step, child)
     state.forks.clear()
+
+
+def _can_fork(state: SchedulerState, step: StepBuilder, parent: Sequence, tokens: int) -> bool:
+    """Whether blocks that the parent holds have all that a row after its first `tokens` positions reads.
+
+    A recurrent layer reads the state after these positions. In a block that they do not fill it is that after
+    the last position that was computed. A copy takes it before the rows of this step compute further ones.
+    """
+    limits = state.limits
+    if limits.recurrent and tokens % limits.block_size:
+        return parent.table is not None and step.begin_of(parent) == tokens
+    return parent.computed >= tokens and state.batch.can_fork(parent, tokens)

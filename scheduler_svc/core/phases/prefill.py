@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from scheduler_svc.core.capabilities import beams, embeddings, prompt_scores
+from scheduler_svc.core.capabilities import beams, embeddings, prompt_scores, samples
 from scheduler_svc.core.phases.preempt import grow
 from scheduler_svc.core.request import Pooling
 from scheduler_svc.core.sequence import Sequence, State
@@ -33,6 +33,9 @@ def add_chunk(state: SchedulerState, step: StepBuilder, sequence: Sequence) -> N
         end -= 1
         if start == end:
             return
+    fork_at = samples.fork_before(state.limits, group) if group.held else 0
+    if start < fork_at:
+        end = min(end, fork_at)
     count = min(end - start, step.budget)
     if group.request.scores_prompt:
         count = prompt_scores.most(step, sequence, start, count)
@@ -47,12 +50,14 @@ def add_chunk(state: SchedulerState, step: StepBuilder, sequence: Sequence) -> N
         count -= 1
         if not count:
             return
+    if fork_at and start == fork_at:
+        samples.fork_now(state, sequence)
     sequence.planned = start + count
-    samples = last = sequence.planned == len(sequence.tokens)
+    sampled = last = sequence.planned == len(sequence.tokens)
     if last:
         sequence.move(State.DECODE)
         if group.request.pooling:
-            samples = False
+            sampled = False
             if not each:
                 embeddings.complete_with_next_row(step)
     if each:
@@ -60,7 +65,7 @@ def add_chunk(state: SchedulerState, step: StepBuilder, sequence: Sequence) -> N
     if group.beam_round is not None:
         beams.give_tokens(step, sequence)
     state.shares.computes(sequence, count, last)
-    step.add_chunk(sequence, start, count, samples)
+    step.add_chunk(sequence, start, count, sampled)
     if group.request.scores_prompt:
         prompt_scores.report(step, sequence, start, count)
 

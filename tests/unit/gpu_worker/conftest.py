@@ -108,14 +108,15 @@ def make_runner(
         "vocab_size": config.vocab_size,
         "embedding_size": config.hidden_size,
         "num_labels": config.num_labels,
+        "recurrent": config.recurrent,
     }
     limits = make_limits(**{**sizes, **changes})
     caches = make_caches(
         model.config, limits.num_blocks, limits.block_size, kernels.kv_format(AUTO, dtype), device
     )
     for cache in caches:
-        cache.keys.fill_(torch.nan)
-        cache.values.fill_(torch.nan)
+        for tensor in cache.tensors():
+            tensor.fill_(torch.nan)
     runner = Runner(model, caches, kernels, limits)
     if not isinstance(kernels, CpuKernels) or kernels.library._name == str(
         build.library(build.supported()[0])

@@ -15,7 +15,8 @@ from gpu_worker.models.registry import load_model
 from ops.cli.main import main
 from ops.kv_memory import ModelFilesError, kv_shape, loaded_bytes, plan, read_config, weights_bytes
 from tests.support import checkpoints
-from tests.unit.gpu_worker.behaviour.test_families import random_model
+from tests.unit.gpu_worker.behaviour.test_families import ALIKE, random_model
+from tests.unit.gpu_worker.behaviour.test_families import MODELS as FAMILIES
 from tests.unit.gpu_worker.conftest import llama
 from tests.unit.gpu_worker.models.test_transformers_model import MIXTURES, MODELS
 
@@ -95,6 +96,20 @@ def test_layers_of_different_sizes_take_what_the_worker_says(tmp_path: Path, mod
         assert (shape.layers, shape.token_bytes("int8")) == (config.num_layers, expected)
     with pytest.raises(ModelFilesError, match="layer_types must be a list of"):
         kv_shape(published | {"layer_types": None})
+
+
+@pytest.mark.parametrize("name", ["Qwen3.5", "LFM2 MoE"])
+def test_states_take_what_the_worker_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    random_model(*(FAMILIES | ALIKE)[name]).save_pretrained(tmp_path)
+    config = load_model(tmp_path, torch.device("cpu"), ReferenceKernels()).config
+    shape, kv = kv_shape(read_config(tmp_path)), FORMATS["int8"](torch.float32)
+    assert plan(shape, 0, 1 << 30, 32, "int8", 64).block_bytes == bytes_per_block(config, 32, kv)
+    assert main(["plan-memory", "--model", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "a block, of 2 recurrent layers" in said
+    assert f"of {shape.usual_block_size('bfloat16')} tokens" in said
 
 
 def test_encoders_have_none(tmp_path: Path) -> None:

@@ -162,11 +162,14 @@ class StrictWorker:
     slots: dict[int, Slot] = field(default_factory=dict)
     memory: list[list[int | None]] = field(init=False)
     """What each block holds; None where nothing was written."""
+    states: list[int | None] = field(init=False)
+    """Of a recurrent worker: what was written last to each block."""
     steps: int = 0
     computed_tokens: int = 0
     copies: int = 0
     host: dict[int, list[int | None]] = field(default_factory=dict)
     """What lies in each slot of host memory."""
+    host_states: dict[int, int | None] = field(default_factory=dict)
     swapped_out: int = 0
     swapped_in: int = 0
     grammars: dict[int, bool] = field(default_factory=dict)
@@ -174,10 +177,12 @@ class StrictWorker:
 
     def __post_init__(self) -> None:
         self.memory = [[None] * self.limits.block_size for _ in range(self.limits.num_blocks)]
+        self.states = [None] * self.limits.num_blocks
 
     def forget(self, block: int) -> None:
         """What the block held is gone."""
         self.memory[block] = [None] * self.limits.block_size
+        self.states[block] = None
 
     def compile(self) -> list[int]:
         """Compile all grammars that have not been. Their numbers."""
@@ -237,6 +242,7 @@ class StrictWorker:
         assert len(set(plan.copies.targets)) == len(plan.copies.targets)
         for source, target in zip(plan.copies.sources, plan.copies.targets, strict=True):
             self.memory[target] = list(self.memory[source])
+            self.states[target] = self.states[source]
             self.copies += 1
         for held in self.slots.values():
             seen = self._in_window(held)
@@ -270,10 +276,10 @@ class StrictWorker:
             assert all(0 <= place < number for place in places)
         for block, slot in zip(plan.swap_out.blocks, plan.swap_out.host_slots, strict=True):
             assert None not in self.memory[block], "a block that is not full"
-            self.host[slot] = list(self.memory[block])
+            self.host[slot], self.host_states[slot] = list(self.memory[block]), self.states[block]
             self.swapped_out += 1
         for slot, block in zip(plan.swap_in.host_slots, plan.swap_in.blocks, strict=True):
-            self.memory[block] = list(self.host[slot])
+            self.memory[block], self.states[block] = list(self.host[slot]), self.host_states[slot]
             self.swapped_in += 1
 
     def _run(self, plan: StepPlan) -> StepResult:
@@ -363,6 +369,7 @@ class StrictWorker:
         """Sample; as long as drafts are what is sampled, go on with what comes after them."""
         assert all(draft == -1 for draft in drafts) or all(0 <= draft < VOCAB for draft in drafts)
         assert self.limits.can_draft or -1 not in drafts
+        assert not (self.limits.recurrent and drafts), "a state cannot be taken back"
         run = list[int]()
         for number in range(1 + len(drafts)):
             read = self._seen(held)
@@ -410,9 +417,12 @@ class StrictWorker:
             alone = position == 0 or self.limits.window == 1
             at = position - 1
             before = 0 if alone else self.memory[held.blocks[at // size]][at % size]
+            if self.limits.recurrent and not alone:
+                before = self.states[held.blocks[at // size]]
             assert before is not None, "read before it was written"
             value = _key_value(before, held.tokens[position], position)
             self.memory[held.blocks[position // size]][position % size] = value
+            self.states[held.blocks[position // size]] = value
 
     def _in_window(self, held: Slot) -> list[int]:
         """The blocks that a slot's next rows can read or write."""

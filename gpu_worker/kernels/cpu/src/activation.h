@@ -5,7 +5,7 @@
 
 namespace quire {
 
-enum class Activation : int32_t { none, silu, gelu_tanh, gelu };
+enum class Activation : int32_t { none, silu, gelu_tanh, gelu, sigmoid };
 
 // `function` of each lane.
 template <class Function>
@@ -26,6 +26,8 @@ inline f32x16 activate(Activation activation, f32x16 x) {
             return x * sigmoid(2 * 0.7978845608f * (x + 0.044715f * x * x * x));
         case Activation::gelu:
             return each_lane(x, [](float x) { return x * (0.5f * (1.0f + std::erf(x * 0.7071067812f))); });
+        case Activation::sigmoid:
+            return sigmoid(x);
         case Activation::none:
             break;
     }

@@ -3,6 +3,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "activation.h"
 #include "pages.h"
 #include "quantize.h"
 #include "tape.h"
@@ -128,6 +129,15 @@ void rotate_and_write(const T* qkv, int64_t tokens, const int64_t* positions, co
     });
 }
 
+// x *= activation(gate), number by number.
+template <class T>
+void multiply(Activation activation, T* x, const T* gates, int64_t size) {
+    const auto gate = [&](f32x16 numbers) { return activation == Activation::none ? numbers : activate(activation, numbers); };
+    int64_t i = 0;
+    for (; i + LANES <= size; i += LANES) store(x + i, load(x + i) * gate(load(gates + i)));
+    for (; i < size; ++i) from_float(x + i, to_float(x[i]) * gate(splat(to_float(gates[i])))[0]);
+}
+
 }  // namespace
 }  // namespace quire
 
@@ -178,3 +188,16 @@ EXPORTED void quire_rotate_and_write(int dtype, int page_type, const void* qkv, 
     dtype == 1 ? write(bf16{}) : write(float{});
 }
 PLAYABLE(quire_rotate_and_write)
+
+// See `Kernels.multiply`; `stride`, `gate_stride`: numbers between two tokens.
+EXPORTED void quire_multiply(int dtype, int activation, int64_t tokens, int64_t size, void* x, int64_t stride,
+                             const void* gates, int64_t gate_stride) {
+    const auto kind = Activation(activation);
+    each_token(tokens, [&](int64_t token) {
+        if (dtype == 1)
+            multiply(kind, (bf16*)x + token * stride, (const bf16*)gates + token * gate_stride, size);
+        else
+            multiply(kind, (float*)x + token * stride, (const float*)gates + token * gate_stride, size);
+    });
+}
+PLAYABLE(quire_multiply)

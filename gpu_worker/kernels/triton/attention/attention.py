@@ -6,6 +6,7 @@ from torch import Tensor
 
 from gpu_worker.kernels.attention import FULL_ATTENTION, AttentionSpec, LayerCache, Rotary, StepMetadata
 from gpu_worker.kernels.reference.attention import ReferenceStep
+from gpu_worker.kernels.reference.recurrence import RecurrentStep
 from gpu_worker.kernels.reference.selection import SelectingStep
 from gpu_worker.kernels.triton.attention import latent
 from gpu_worker.kernels.triton.attention.combine import combined
@@ -44,7 +45,7 @@ def chunk_rows(query: Tensor) -> int:
     return 128 if dim <= 128 else 64 if dim <= 256 else 32
 
 
-class TritonStep(SelectingStep):
+class TritonStep(SelectingStep, RecurrentStep):
     """See `StepAttention`."""
 
     def __init__(self, step: StepMetadata, processors: int) -> None:

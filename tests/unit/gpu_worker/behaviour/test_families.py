@@ -4,6 +4,7 @@ import json
 import logging
 import re
 import shutil
+import sys
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -103,6 +104,16 @@ STRETCHED = YARN | {
     "mscale_all_dim": 1.0,
     "llama_4_scaling_beta": 0.4,
 }
+DELTA = {
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "head_dim": 16,
+    "linear_key_head_dim": 20,
+    "linear_value_head_dim": 40,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "initializer_range": 0.12,  # with larger weights small differences grow from layer to layer
+}
+SHORT = {"layer_types": ["conv", "full_attention", "conv"], "conv_bias": True}
 SHARP = YARN | {"mscale": 1.0, "mscale_all_dim": 0.8}
 BLOOM = {
     "num_attention_heads": 6,
@@ -197,6 +208,9 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         "DeepseekV32ForCausalLM",
         DEEPSEEK | {"index_topk": 8, "index_head_dim": 32, "index_n_heads": 16, "rope_parameters": SHARP},
     ),
+    "Qwen3.5": ("Qwen3_5ForCausalLM", DELTA),
+    "Qwen3 Next": ("Qwen3NextForCausalLM", DELTA | EXPERTS | {"shared_expert_intermediate_size": 40}),
+    "LFM2": ("Lfm2ForCausalLM", SHORT | {"block_multiple_of": 8, "seed": 1}),
 }
 
 ALIKE: dict[str, tuple[str, dict[str, Any]]] = {
@@ -269,6 +283,12 @@ ALIKE: dict[str, tuple[str, dict[str, Any]]] = {
         "OPTForCausalLM",
         {"num_key_value_heads": 4, "ffn_dim": 48, "word_embed_proj_dim": 32, "dropout": 0.0, "seed": 1},
     ),
+    "Qwen3.5 MoE": ("Qwen3_5MoeForCausalLM", DELTA | EXPERTS | {"shared_expert_intermediate_size": 40}),
+    "LFM2 MoE": ("Lfm2MoeForCausalLM", EXPERTS | SHORT | {"conv_bias": False, "num_dense_layers": 1}),
+    "LFM2 MoE, plain router": (
+        "Lfm2MoeForCausalLM",
+        EXPERTS | SHORT | {"use_expert_bias": False, "num_dense_layers": 1, "norm_topk_prob": False},
+    ),
     "GLM": ("GlmForCausalLM", {"head_dim": 16, "attention_bias": True, "seed": 1}),
     "GLM 4": ("Glm4ForCausalLM", {"head_dim": 16}),
     "OLMo": ("OlmoForCausalLM", {"clip_qkv": 0.5}),
@@ -290,6 +310,9 @@ def random_model(architecture: str, changes: dict[str, Any]) -> Any:
     config = kind.config_class(**{key: value for key, value in (USUAL | changes).items() if key not in ours})
     # Other forms than the eager one leave out what they do not have, such as soft-caps.
     config._attn_implementation = changes.get("attention", "eager")
+    code: Any = sys.modules[kind.__module__]
+    if hasattr(code, "torch_recurrent_gated_delta_rule"):  # token after token, which loses less to rounding
+        code.torch_chunk_gated_delta_rule = code.torch_recurrent_gated_delta_rule
     model = kind(config).eval()
     for name, parameter in model.named_parameters():
         if name.endswith(("gate_up_proj_bias", "down_proj_bias", "sinks")):
@@ -297,7 +320,7 @@ def random_model(architecture: str, changes: dict[str, Any]) -> Any:
         elif parameter.dim() == 1:
             torch.nn.init.normal_(parameter, mean=0 if name.endswith("bias") else 0.7, std=0.2)
     for name, buffer in model.named_buffers():
-        if name.endswith("e_score_correction_bias"):
+        if name.endswith(("e_score_correction_bias", "expert_bias")):
             torch.nn.init.normal_(buffer, std=0.2)
         elif name.endswith("layer_scalar"):
             torch.nn.init.normal_(buffer, mean=0.7, std=0.2)

@@ -43,6 +43,9 @@ SPLIT = [
     ("Phi", 2),
     ("Falcon", 2),
     ("Falcon, two norms", 2),
+    ("Qwen3.5", 2),
+    ("Qwen3 Next", 2),
+    ("LFM2", 2),
 ]
 LENGTH = len(PROMPT) + 64
 
@@ -106,8 +109,8 @@ def test_ranks_equal_one(directory: Any, number: int) -> None:
     torch.testing.assert_close(logits[0], stacked(expected), atol=5e-5, rtol=5e-5)
     greedy_part = logits[0][len(PROMPT) - 1 : LENGTH - 1]
     assert greedy_part.argmax(-1).tolist() == texts[0][len(PROMPT) :]
-    heads = {runner.caches[0].keys.shape[1] for runner in ranks.runners}
-    assert heads == {max(1, alone.caches[0].keys.shape[1] // count)}
+    heads = {runner.pages[0].keys.shape[1] for runner in ranks.runners}
+    assert heads == {max(1, alone.pages[0].keys.shape[1] // count)}
 
 
 def test_ranks_with_weights_of_int8(directory: Any) -> None:
@@ -153,6 +156,9 @@ def test_what_cannot_be_split_is_refused(directory: Any) -> None:
         rank_config(llama, 3)
     with pytest.raises(ModelError, match="QUIRE_TENSOR_PARALLEL=3 does not divide 2 key heads"):
         rank_config(replace(llama, num_heads=6), 3)
+    qwen = replace(read_config(directory("Qwen3.5")), num_heads=6, num_kv_heads=3)
+    with pytest.raises(ModelError, match="=3: the recurrent layers cannot be split"):
+        rank_config(replace(qwen, intermediate_size=48), 3)
     with pytest.raises(ModelError, match="=2 does not divide 49 intermediate dimensions of the MLP"):
         rank_config(replace(llama, intermediate_size=49), 2)
     mixture = read_config(directory("Mixtral"))

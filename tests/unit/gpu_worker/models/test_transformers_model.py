@@ -208,11 +208,6 @@ def load(directory: Path, positions: int = 0) -> Any:
             "not every layer of it has attention",
         ),
         ("MambaForCausalLM", {"state_size": 4}, "not every layer of it has attention"),
-        (
-            "Lfm2ForCausalLM",
-            {"layer_types": ["conv", "full_attention", "conv"]},
-            "not every layer of it has attention",
-        ),
         ("DiffLlamaForCausalLM", {}, "a layer of it attends more than once"),
         ("FalconH1ForCausalLM", {"mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8}, "each other|run"),
     ],

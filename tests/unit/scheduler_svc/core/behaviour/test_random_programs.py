@@ -23,8 +23,9 @@ LIMITS = st.fixed_dictionaries(
         "max_step_tokens": st.integers(1, 24),
         "host_blocks": st.sampled_from([0, 1, 3, 8, 24, 60]),
         "window": st.sampled_from([0, 0, 0, 1, 2, 5, 12]),
+        "recurrent": st.booleans(),
     }
-)
+).map(lambda limits: limits | {"recurrent": limits["recurrent"] and not limits["window"]})
 # Few different tokens, so that prompts share prefixes.
 PROMPTS = st.one_of(
     st.lists(st.integers(0, 2), min_size=1, max_size=24),
@@ -113,6 +114,7 @@ def test_planning_ahead_gives_what_lock_step_gives(fake: SimpleNamespace, seed: 
         "host_blocks": random.choice([0, 4, 40]),
         "window": random.choice([0, 0, 3, 16]),
     }
+    limits["recurrent"] = not limits["window"] and seed % 2
     events = busy_program(random, fake.POISON)
     ways = ((1, "off"), (2, "draft"), (3, "off"))
     references: dict[tuple[str, int, int], list[int]] = {}

@@ -48,3 +48,27 @@ def test_when_the_leader_ends_early_the_next_one_leads(bench: MakeBench) -> None
     one.run()
     outputs = [list(each.tokens[14:]) for each in group.sequences]
     assert outputs == [[]] + [one.fake.reference(group.request, index, 64) for index in (1, 2)]
+
+
+def test_of_a_recurrent_worker_samples_fork_before_the_last_token_is_computed(bench: MakeBench) -> None:
+    """Fourteen tokens of a prompt leave a block unfilled: its copies have the state after thirteen."""
+    one = bench(recurrent=True, token_budget=8)
+    group = one.arrive(list(range(14)), n=3, max_tokens=4)
+    plans = [one.step() for _ in range(3)]
+    assert [plan.rows.counts for plan in plans] == [(8,), (5,), (1, 1, 1)]
+    assert [new.forked_tokens for new in plans[2].new_slots] == [13, 13]
+    assert len(plans[2].copies.targets) == 2
+    one.run()
+    outputs = [list(each.tokens[14:]) for each in group.sequences]
+    assert outputs == [one.fake.reference(group.request, index, 64) for index in range(3)]
+
+
+def test_where_a_block_ends_nothing_is_copied(bench: MakeBench) -> None:
+    one = bench(recurrent=True)
+    group = one.arrive(list(range(13)), n=2, max_tokens=4)
+    plans = [one.step() for _ in range(2)]
+    assert [plan.rows.counts for plan in plans] == [(13,), (1, 1)]
+    assert not plans[1].copies.targets
+    one.run()
+    outputs = [list(each.tokens[13:]) for each in group.sequences]
+    assert outputs == [one.fake.reference(group.request, index, 64) for index in range(2)]

@@ -1,0 +1,232 @@
+// Recurrent layers: convolutions of a few tokens, and the gated delta rule. See `kernels/recurrence.py`.
+//
+// A task computes one row's tokens, one after the other, for some channels of a convolution, or for some columns of a
+// head's matrix: columns do not depend on each other. So the order of a token's additions depends on nothing else in
+// the step.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "activation.h"
+#include "tape.h"
+#include "team.h"
+#include "vmath.h"
+
+namespace quire {
+namespace {
+
+// The rows of a step, and the blocks that their states are in.
+struct Rows {
+    int64_t count;
+    const int32_t *starts, *contexts, *tables;
+    int64_t blocks, block_size;
+
+    int64_t begin(int64_t row) const { return starts[row]; }
+    int64_t end(int64_t row) const { return starts[row + 1]; }
+    // Position of the row's first token in its sequence.
+    int64_t position(int64_t row) const { return contexts[row] - (end(row) - begin(row)); }
+    int64_t block(int64_t row, int64_t position) const { return tables[row * blocks + position / block_size]; }
+};
+
+// Bring a row's state forward: `fill(block)` reads it from a block, or makes it that of no tokens (block -1),
+// `compute(token)` goes on with a token of the step, and `keep(block)` writes it to a block.
+template <class Fill, class Compute, class Keep>
+void recur(const Rows& rows, int64_t row, const Fill& fill, const Compute& compute, const Keep& keep) {
+    int64_t at = rows.position(row);
+    fill(at ? rows.block(row, at - 1) : -1);
+    for (int64_t token = rows.begin(row); token < rows.end(row); ++token, ++at) {
+        compute(token);
+        if ((at + 1) % rows.block_size == 0 || token + 1 == rows.end(row)) keep(rows.block(row, at));
+    }
+}
+
+// Up to 16 numbers as float32; zeros behind them.
+template <class T>
+f32x16 load_some(const T* from, int64_t count) {
+    if (count >= LANES) return load(from);
+    float numbers[LANES] = {};
+    for (int64_t i = 0; i < count; ++i) numbers[i] = to_float(from[i]);
+    return load(numbers);
+}
+
+template <class T>
+void store_some(T* to, f32x16 vector, int64_t count) {
+    if (count >= LANES) return store(to, vector);
+    for (int64_t i = 0; i < count; ++i) from_float(to + i, vector[i]);
+}
+
+constexpr int MOST_TAPS = 8;
+constexpr int64_t CHANNELS = 8 * LANES;  // channels of a task
+
+template <class T>
+void convolve(const Rows& rows, const T* inputs, int64_t stride, int64_t channels, int64_t taps, const float* weight,
+              const float* bias, bool activated, float* states, T* out) {
+    const int64_t pieces = (channels + CHANNELS - 1) / CHANNELS, kept = taps - 1;
+    parallel_for(rows.count * pieces, [&](int64_t task, int) {
+        const int64_t row = task / pieces, last = std::min(channels, (task % pieces + 1) * CHANNELS);
+        for (int64_t channel = task % pieces * CHANNELS; channel < last; channel += LANES) {
+            const int64_t lanes = std::min<int64_t>(LANES, last - channel);
+            f32x16 seen[MOST_TAPS], filter[MOST_TAPS];
+            for (int64_t tap = 0; tap < taps; ++tap) filter[tap] = load_some(weight + tap * channels + channel, lanes);
+            const f32x16 added = bias ? load_some(bias + channel, lanes) : f32x16{};
+            recur(
+                rows, row,
+                [&](int64_t block) {
+                    for (int64_t tap = 0; tap < kept; ++tap)
+                        seen[tap] = block < 0 ? f32x16{} : load_some(states + (block * kept + tap) * channels + channel, lanes);
+                },
+                [&](int64_t token) {
+                    seen[kept] = load_some(inputs + token * stride + channel, lanes);
+                    f32x16 sums = {};
+                    for (int64_t tap = 0; tap < taps; ++tap) sums += seen[tap] * filter[tap];
+                    sums += added;
+                    store_some(out + token * channels + channel, activated ? activate(Activation::silu, sums) : sums, lanes);
+                    for (int64_t tap = 0; tap < kept; ++tap) seen[tap] = seen[tap + 1];
+                },
+                [&](int64_t block) {
+                    for (int64_t tap = 0; tap < kept; ++tap)
+                        store_some(states + (block * kept + tap) * channels + channel, seen[tap], lanes);
+                });
+        }
+    });
+}
+
+// A row of `count` numbers as float32, multiplied by `factor` over its length.
+template <class T>
+void normalized(const T* from, int64_t count, float factor, float* to) {
+    float squares = 0;
+    f32x16 sums = {};
+    int64_t i = 0;
+    for (; i + LANES <= count; i += LANES) {
+        const f32x16 numbers = load(from + i);
+        sums += numbers * numbers;
+        store(to + i, numbers);
+    }
+    for (; i < count; ++i) {
+        to[i] = to_float(from[i]);
+        squares += to[i] * to[i];
+    }
+    factor /= std::sqrt(sum(sums) + squares + 1e-6f);
+    for (i = 0; i < count; ++i) to[i] *= factor;
+}
+
+constexpr int64_t WIDTH = 2;              // vectors of a task's columns
+constexpr int64_t COLUMNS = WIDTH * LANES;  // its columns
+
+// One token: matrix [key_size, COLUMNS] and the task's columns of the value; the result takes the value's place.
+inline void apply(float* matrix, int64_t key_size, const float* query, const float* key, float kept, float update,
+                  f32x16 (&value)[WIDTH]) {
+    f32x16 sums[2][WIDTH] = {};  // of even and odd rows
+    const auto add = [&](int64_t i, f32x16(&to)[WIDTH], const float* factors) {
+        for (int64_t w = 0; w < WIDTH; ++w) to[w] += load(matrix + i * COLUMNS + w * LANES) * factors[i];
+    };
+    int64_t i = 0;
+    for (; i + 2 <= key_size; i += 2) {
+        add(i, sums[0], key);
+        add(i + 1, sums[1], key);
+    }
+    if (i < key_size) add(i, sums[0], key);
+    f32x16 change[WIDTH], results[2][WIDTH] = {};
+    for (int64_t w = 0; w < WIDTH; ++w) change[w] = (value[w] - (sums[0][w] + sums[1][w]) * kept) * update;
+    const auto move = [&](int64_t i, f32x16(&to)[WIDTH]) {
+        for (int64_t w = 0; w < WIDTH; ++w) {
+            float* at = matrix + i * COLUMNS + w * LANES;
+            const f32x16 moved = load(at) * kept + change[w] * key[i];
+            store(at, moved);
+            to[w] += moved * query[i];
+        }
+    };
+    for (i = 0; i + 2 <= key_size; i += 2) {
+        move(i, results[0]);
+        move(i + 1, results[1]);
+    }
+    if (i < key_size) move(i, results[0]);
+    for (int64_t w = 0; w < WIDTH; ++w) value[w] = results[0][w] + results[1][w];
+}
+
+struct Sizes {
+    int64_t key_heads, heads, key_size, value_size;
+};
+
+template <class T>
+void delta_rule(const Rows& rows, const Sizes& sizes, const T* qkv, const float* gates, const float* rate, const float* bias,
+                float* states, T* out) {
+    const int64_t pieces = (sizes.value_size + COLUMNS - 1) / COLUMNS, queries = sizes.key_heads * sizes.key_size;
+    const int64_t values = sizes.heads * sizes.value_size, stride = 2 * queries + values;
+    const float factor = 1.0f / std::sqrt(float(sizes.key_size));
+    parallel_for(rows.count * sizes.heads * pieces, [&](int64_t task, int) {
+        thread_local std::vector<float> memory;
+        memory.resize((COLUMNS + 2) * sizes.key_size + LANES);
+        float* const matrix = memory.data() + LANES - (reinterpret_cast<uintptr_t>(memory.data()) / sizeof(float)) % LANES;
+        float *const query = matrix + COLUMNS * sizes.key_size, *const key = query + sizes.key_size;
+        const int64_t first = task % pieces * COLUMNS, columns = std::min(COLUMNS, sizes.value_size - first);
+        const int64_t head = task / pieces % sizes.heads, row = task / pieces / sizes.heads;
+        const int64_t key_head = head / (sizes.heads / sizes.key_heads);
+        const auto state = [&](int64_t block) {
+            return states + (block * sizes.heads + head) * sizes.key_size * sizes.value_size + first;
+        };
+        recur(
+            rows, row,
+            [&](int64_t block) {
+                if (block < 0 || columns < COLUMNS) std::fill_n(matrix, COLUMNS * sizes.key_size, 0.0f);
+                if (block < 0) return;
+                for (int64_t i = 0; i < sizes.key_size; ++i)
+                    std::memcpy(matrix + i * COLUMNS, state(block) + i * sizes.value_size, columns * sizeof(float));
+            },
+            [&](int64_t token) {
+                const T* from = qkv + token * stride;
+                normalized(from + key_head * sizes.key_size, sizes.key_size, factor, query);
+                normalized(from + queries + key_head * sizes.key_size, sizes.key_size, 1.0f, key);
+                const float* gate = gates + token * 2 * sizes.heads + head;
+                const float forget = gate[sizes.heads] + bias[head];
+                const float softplus = forget > 20 ? forget : std::log1p(std::exp(forget));
+                const float update = 1.0f / (1.0f + std::exp(-gate[0]));
+                const int64_t at = head * sizes.value_size + first;
+                f32x16 value[WIDTH];
+                for (int64_t w = 0; w < WIDTH; ++w)
+                    value[w] = load_some(from + 2 * queries + at + w * LANES, columns - w * LANES);
+                apply(matrix, sizes.key_size, query, key, std::exp(rate[head] * softplus), update, value);
+                for (int64_t w = 0; w < WIDTH; ++w)
+                    store_some(out + token * values + at + w * LANES, value[w], columns - w * LANES);
+            },
+            [&](int64_t block) {
+                for (int64_t i = 0; i < sizes.key_size; ++i)
+                    std::memcpy(state(block) + i * sizes.value_size, matrix + i * COLUMNS, columns * sizeof(float));
+            });
+    });
+}
+
+}  // namespace
+}  // namespace quire
+
+using namespace quire;
+
+// `dtype`: 0 float32, 1 bfloat16. `starts` [rows + 1] and `contexts` [rows] are as in `StepMetadata`, `tables` [rows,
+// blocks].
+
+// `stride`: numbers between two tokens' inputs. `weight` [taps, channels], `states` [num_blocks, taps - 1, channels].
+EXPORTED void quire_convolve(int dtype, int64_t count, const int32_t* starts, const int32_t* contexts, const int32_t* tables,
+                             int64_t blocks, int64_t block_size, const void* inputs, int64_t stride, int64_t channels,
+                             int64_t taps, const float* weight, const float* bias, int activated, float* states, void* out) {
+    const Rows rows{count, starts, contexts, tables, blocks, block_size};
+    if (dtype == 1)
+        convolve(rows, (const bf16*)inputs, stride, channels, taps, weight, bias, activated, states, (bf16*)out);
+    else
+        convolve(rows, (const float*)inputs, stride, channels, taps, weight, bias, activated, states, (float*)out);
+}
+PLAYABLE(quire_convolve)
+
+// See `StepRecurrence.delta_rule`; `states` [num_blocks, heads, key_size, value_size].
+EXPORTED void quire_delta_rule(int dtype, int64_t count, const int32_t* starts, const int32_t* contexts,
+                               const int32_t* tables, int64_t blocks, int64_t block_size, int64_t key_heads, int64_t heads,
+                               int64_t key_size, int64_t value_size, const void* qkv, const float* gates, const float* rate,
+                               const float* bias, float* states, void* out) {
+    const Rows rows{count, starts, contexts, tables, blocks, block_size};
+    const Sizes sizes{key_heads, heads, key_size, value_size};
+    if (dtype == 1)
+        delta_rule(rows, sizes, (const bf16*)qkv, gates, rate, bias, states, (bf16*)out);
+    else
+        delta_rule(rows, sizes, (const float*)qkv, gates, rate, bias, states, (float*)out);
+}
+PLAYABLE(quire_delta_rule)

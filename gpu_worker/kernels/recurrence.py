@@ -1,0 +1,83 @@
+"""Recurrent layers: states in blocks, and what is computed with them.
+
+A layer with attention keeps a key and a value of each token. A recurrent layer keeps one state of all tokens
+so far. It is kept in the sequence's blocks: in each block the state after the last token that the block has.
+
+    block               7               2               9
+    keys, values    │ 0 1 2 3 │     │ 4 5 6 7 │     │ 8 9 · · │
+    state           after 3         after 7         after 9        ◀── the sequence's state
+
+So a full block has all that a sequence needs to go on behind it: a prefix that is shared, copied, swapped or
+named brings its state along. A step reads the state from the block of the token before its first one, and
+writes it to each block that it computes tokens of. No row may begin in the middle of a block unless the state
+in it is that after the token before.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from gpu_worker.kernels.kv_sizes import StateShape
+
+
+@dataclass(frozen=True, slots=True)
+class StateCache:
+    """The states of one recurrent layer."""
+
+    shape: StateShape
+    block_size: int
+    """Tokens of a block."""
+    inputs: Tensor
+    """float32 [num_blocks, inputs, channels]: the convolution's latest inputs, oldest first."""
+    matrices: Tensor | None = None
+    """float32 [num_blocks, heads, key_size, value_size]. None: the layer is a convolution and nothing
+    else."""
+
+    def tensors(self) -> list[Tensor]:
+        """As `LayerCache.tensors`."""
+        return [self.inputs] if self.matrices is None else [self.inputs, self.matrices]
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """A causal convolution of each channel by itself, and what follows it."""
+
+    weight: Tensor
+    """float32 [taps, channels]: the filter of each channel, of the oldest token first."""
+    bias: Tensor | None = None
+    """float32 [channels]."""
+    silu: bool = False
+    """The activation silu is applied to the results."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decay:
+    """How much a state forgets with a token: it is multiplied by exp(rate * softplus(x + bias)), where x is
+    computed of the token."""
+
+    rate: Tensor
+    """float32 [heads], negative."""
+    bias: Tensor
+    """float32 [heads]."""
+
+
+class StepRecurrence(Protocol):
+    """Recurrent layers within one step. The part of `StepAttention` that they need."""
+
+    def convolve(self, inputs: Tensor, filters: Filters, cache: StateCache) -> Tensor:
+        """[tokens, channels] to the same, in float32 and rounded once. Rows of inputs may be parts of longer
+        ones."""
+
+    def delta_rule(self, qkv: Tensor, gates: Tensor, decay: Decay, cache: StateCache) -> Tensor:
+        """The gated delta rule (Yang et al. 2024, "Gated Delta Networks"), token after token:
+
+            S = exp(g) S;   S = S + k (b (v - S^T k))^T;   o = S^T q
+
+        `qkv`: [tokens, 2 * key_heads * key_size + heads * value_size], queries first; `heads` is a multiple
+        of the key heads, and each of these serves adjacent ones. Queries and keys are normalized to length 1,
+        and queries divided by sqrt(key_size). `gates`: float32 [tokens, 2 * heads]: b is the sigmoid of the
+        first half, and the second half is what `decay` makes g of. Returns [tokens, heads * value_size].
+
+        The result of a token has the same bits in whatever rows the tokens before it were computed.
+        """

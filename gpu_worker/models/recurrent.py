@@ -1,0 +1,136 @@
+"""Recurrent layers: in the place of attention, with a state in place of keys and values.
+
+A gated delta net keeps a matrix for each head, which it changes a little with each token (Yang et al. 2024).
+A short convolution keeps the latest inputs alone, as in LFM2. What tokens share is a linear product each way;
+see `kernels/recurrence.py` for what lies between these.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from gpu_worker.kernels.attention import Rotary, StepAttention
+from gpu_worker.kernels.interface import Kernels
+from gpu_worker.kernels.recurrence import Decay, Filters, StateCache
+from gpu_worker.models.config import ModelConfig
+from gpu_worker.models.families.family import DeltaNet, ShortConvolution
+from gpu_worker.models.recurrent_config import RecurrentConfig
+from gpu_worker.models.split import all_reduced
+from gpu_worker.models.weights import RankRows, Weights
+
+
+class GatedDeltaNet:
+    """A gated delta net, whose results are normalized head by head and gated."""
+
+    def __init__(self, config: ModelConfig, weights: Weights, kernels: Kernels) -> None:
+        names, sizes = config.family.recurrent, config.recurrence
+        assert isinstance(names, DeltaNet)
+        assert sizes is not None
+        values = sizes.heads * sizes.value_size
+        queries = (sizes.channels - values) // 2
+        self._inputs = kernels.linear(_inputs(names, sizes, config.hidden_size, weights))
+        gates = _gates(names, sizes, config.hidden_size, weights)
+        self._gates = kernels.linear(gates, dtype=torch.float32)
+        self._channels = sizes.channels
+        self._filters = replace(
+            _filters(names.filters, [queries, queries, values], sizes, weights), silu=True
+        )
+        first, count = weights.ranks.rank * sizes.heads, weights.ranks.count
+        exact, mine = weights.of(torch.float32), slice(first, first + sizes.heads)
+        rate, bias = (
+            exact.rows(name, mine, count * sizes.heads) for name in (names.decay_rate, names.decay_bias)
+        )
+        self._decay = Decay(-rate.exp(), bias)
+        self._norm = kernels.norm(weights.read(f"{names.norm}.weight", sizes.value_size), config.norm_eps)
+        self._multiply = kernels.multiply
+        out, _ = weights.split_inputs(names.out, config.hidden_size, values, False)
+        self._out = all_reduced(kernels.linear(out), weights.ranks)
+
+    def add_to(
+        self, hidden: Tensor, residual: Tensor, rotary: Rotary, step: StepAttention, cache: StateCache
+    ) -> None:
+        """Add the result for hidden [tokens, hidden_size] to residual, in place. Nothing is rotated."""
+        inputs = self._inputs(hidden)
+        qkv = step.convolve(inputs[:, : self._channels], self._filters, cache)
+        out = step.delta_rule(qkv, self._gates(hidden), self._decay, cache)
+        self._norm.each(out)
+        self._multiply(out, inputs[:, self._channels :], "silu")
+        self._out.add_to(out, residual)
+
+
+class GatedConvolution:
+    """A convolution of a few tokens, whose inputs and results are gated."""
+
+    def __init__(self, config: ModelConfig, weights: Weights, kernels: Kernels) -> None:
+        names, sizes = config.family.recurrent, config.recurrence
+        assert isinstance(names, ShortConvolution)
+        assert sizes is not None
+        self._channels = channels = sizes.channels
+        parts = {names.inputs: [RankRows(channels)] * 3}
+        self._inputs = kernels.linear(*weights.split_outputs(parts, config.hidden_size, sizes.bias))
+        self._filters = _filters(names.filters, [channels], sizes, weights)
+        self._multiply = kernels.multiply
+        out = weights.split_inputs(names.out, config.hidden_size, channels, sizes.bias)
+        self._out = all_reduced(kernels.linear(*out), weights.ranks)
+
+    def add_to(
+        self, hidden: Tensor, residual: Tensor, rotary: Rotary, step: StepAttention, cache: StateCache
+    ) -> None:
+        """See `GatedDeltaNet.add_to`."""
+        before, after, inputs = self._inputs(hidden).chunk(3, dim=1)
+        self._multiply(inputs, before, "none")
+        out = step.convolve(inputs, self._filters, cache)
+        self._multiply(out, after, "none")
+        self._out.add_to(out, residual)
+
+
+def _inputs(names: DeltaNet, sizes: RecurrentConfig, hidden: int, weights: Weights) -> Tensor:
+    """The joint projection [channels + values, hidden]: queries, keys, values, gates of results."""
+    values = sizes.heads * sizes.value_size
+    queries = (sizes.channels - values) // 2
+    if len(names.inputs) > 1:
+        parts = [[RankRows(queries), RankRows(queries), RankRows(values)], [RankRows(values)]]
+        return weights.split_outputs(dict(zip(names.inputs, parts, strict=True)), hidden, False)[0]
+    own, each = sizes.key_size, values // sizes.key_heads
+    return _by_part(names.inputs[0], [own, own, each, each], sizes, hidden, weights)
+
+
+def _gates(names: DeltaNet, sizes: RecurrentConfig, hidden: int, weights: Weights) -> Tensor:
+    """The joint projection [2 * heads, hidden] to what updates and decays are computed from."""
+    if len(names.gates) > 1:
+        return weights.split_outputs({name: [RankRows(sizes.heads)] for name in names.gates}, hidden, False)[
+            0
+        ]
+    each = sizes.heads // sizes.key_heads
+    return _by_part(names.gates[0], [each, each], sizes, hidden, weights)
+
+
+def _by_part(
+    name: str, parts: Sequence[int], sizes: RecurrentConfig, hidden: int, weights: Weights
+) -> Tensor:
+    """A projection whose rows lie by key head, with them by part: `parts` has the rows of each, of a key
+    head."""
+    rows = sizes.key_heads * sum(parts)
+    weight, _ = weights.split_outputs({name: [RankRows(rows)]}, hidden, False)
+    order = torch.arange(rows, device=weight.device).view(sizes.key_heads, -1)
+    return weight[torch.cat([part.flatten() for part in torch.split(order, list(parts), dim=1)])]
+
+
+def _filters(name: str, parts: Sequence[int], sizes: RecurrentConfig, weights: Weights) -> Filters:
+    """Filters of this rank's channels. `parts`: numbers of channels that lie one after the other, each of
+    which is split among ranks."""
+    ranks, plain = weights.ranks, replace(weights.of(torch.float32), keeps=frozenset())
+
+    def read(what: str, *rest: int) -> Tensor:
+        found, first = list[Tensor](), 0
+        whole = sum(parts) * ranks.count
+        for channels in parts:
+            begin = first + ranks.rank * channels
+            found.append(plain.rows(f"{name}.{what}", slice(begin, begin + channels), whole, *rest))
+            first += channels * ranks.count
+        return torch.cat(found)
+
+    weight = read("weight", 1, sizes.taps)[:, 0].T.contiguous()
+    return Filters(weight, read("bias") if sizes.bias else None)

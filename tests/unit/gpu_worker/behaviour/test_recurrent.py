@@ -1,0 +1,234 @@
+"""Models with recurrent layers under the scheduler: each request gets what it gets alone, whatever shares its
+blocks, and files and configurations as they are published."""
+
+import json
+from array import array
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from gpu_worker.errors import ModelError
+from gpu_worker.kernels.cpu import build, library
+from gpu_worker.kernels.cpu.kernels import CpuKernels
+from gpu_worker.kernels.interface import Kernels
+from gpu_worker.kernels.reference.kernels import ReferenceKernels
+from gpu_worker.models.config import read_config
+from gpu_worker.models.registry import load_model
+from gpu_worker.settings import WorkerSettings
+from gpu_worker.startup.load import load
+from gpu_worker.step.drafter import load_draft
+from gpu_worker.step.runner import Runner
+from proto.sampling import greedy
+from scheduler_svc.core.request import BeamSearch, Request
+from scheduler_svc.core.sequence import State
+from tests.support.closed_loop import ClosedLoop
+from tests.unit.gpu_worker.behaviour.test_families import ALIKE, MODELS, PROMPT, random_model
+from tests.unit.gpu_worker.conftest import CPU, Driver, make_runner, new_slot, plan, sampled
+
+NAMES = ["Qwen3.5", "LFM2"]
+BLOCK_SIZE = 8
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("recurrent")
+    random_model(*MODELS[request.param]).save_pretrained(path)
+    return path
+
+
+def native() -> Kernels:
+    return CpuKernels(library.load(build.supported()[0], 1))
+
+
+def loop(directory: Path, num_blocks: int = 64, **changes: int) -> ClosedLoop:
+    sizes = {"num_blocks": num_blocks, "block_size": BLOCK_SIZE, "max_model_len": 96, "max_step_tokens": 24}
+    return ClosedLoop(make_runner(directory, native(), **sizes | changes))
+
+
+def answers(loop: ClosedLoop, *requests: Request) -> list[list[list[int]]]:
+    """The output of each sequence of each request; all requests run side by side."""
+    groups = [loop.ask(request) for request in requests]
+    while any(group.unfinished for group in groups):
+        loop.step()
+    return [
+        [sequence.tokens[len(group.request.prompt) :].tolist() for sequence in group.sequences]
+        for group in groups
+    ]
+
+
+def ask(prompt: list[int], name: str = "r", **changes: Any) -> Request:
+    values: dict[str, Any] = {"sampling": sampled(seed=7), "max_tokens": 24}
+    return Request(name, array("i", prompt), **values | changes)
+
+
+def test_samples_fork_where_the_last_token_of_their_prompt_is_not_computed_yet(directory: Path) -> None:
+    """In the middle of a block, and where one ends."""
+    for length in (1, 2, BLOCK_SIZE, BLOCK_SIZE + 1, 19):
+        together, alone = loop(directory), loop(directory)
+        request = ask(PROMPT[:length], n=3)
+        (found,) = answers(together, request)
+        assert len({tuple(each) for each in found}) > 1
+        for index in range(3):  # each as the only one that has not ended
+            resumed = [each for each in range(3) if each != index]
+            one = alone.ask(request)
+            for other in resumed:
+                alone.fleet.end_sequence(one, other)
+            while one.unfinished:
+                alone.step()
+            assert one.sequences[index].tokens[length:].tolist() == found[index]
+
+
+def test_in_a_pool_that_is_too_small_for_all_of_them(directory: Path) -> None:
+    """Sequences are preempted, begin again from cached blocks, and share these."""
+    prompts = [PROMPT[: 17 + number % 3] + [number] * (number % 2) for number in range(6)]
+    requests = [
+        ask(prompt, str(number), sampling=sampled(seed=number)) for number, prompt in enumerate(prompts)
+    ]
+    expected = [answers(loop(directory), request)[0] for request in requests]
+    small, states = loop(directory, num_blocks=11, max_slots=6), list[State]()
+    groups = [small.ask(request) for request in requests]
+    while any(group.unfinished for group in groups):
+        small.step()
+        states += [group.sequences[0].state for group in groups]
+    outputs = [group.sequences[0].tokens[len(group.request.prompt) :].tolist() for group in groups]
+    assert [[output] for output in outputs] == expected
+    assert State.PREEMPTED in states
+
+
+def test_a_cached_prefix_brings_its_state(directory: Path) -> None:
+    one, prompt = loop(directory), [*PROMPT, *PROMPT]
+    first = one.ask(ask(prompt))
+    while first.unfinished:
+        one.step()
+    second = one.ask(ask(prompt))
+    while second.unfinished:
+        one.step()
+    assert second.cached_tokens == (len(prompt) - 1) // BLOCK_SIZE * BLOCK_SIZE
+    assert second.sequences[0].tokens == first.sequences[0].tokens
+
+
+def test_beams(directory: Path) -> None:
+    """Over the reference, with blocks of one token, and over C++: the same answers."""
+    request = ask(PROMPT, sampling=greedy(), n=2, beams=BeamSearch(width=3, length_penalty=1.0), max_tokens=9)
+    sizes = {"num_blocks": 200, "block_size": 1, "max_model_len": 96, "max_step_tokens": 24}
+    plain = ClosedLoop(make_runner(directory, ReferenceKernels(), **sizes))
+    found = []
+    for each in (loop(directory), plain):
+        group, tokens = each.ask(request), dict[int, list[int]]()
+        while group.unfinished:
+            for gain in each.step():
+                tokens.setdefault(gain.sequence_index, []).append(gain.token)
+        found.append(tokens)
+    assert found[0] == found[1]
+    assert len(found[0]) == 2
+
+
+def test_the_worker_fails_a_row_whose_state_is_not_there(directory: Path) -> None:
+    runner: Runner = make_runner(directory, native(), block_size=4)
+    new = [new_slot(0, PROMPT, range(6)), new_slot(1, PROMPT[:9], range(6, 10))]
+    assert not runner.execute(plan(1, [(0, 0, 6, 0), (1, 0, 6, 0)], new_slots=new)).errors
+    fork = new_slot(2, PROMPT[5:], [10, 11, 12, 13], forked_from=0, forked_tokens=5)
+    result = runner.execute(plan(2, [(0, 5, 3, 0), (1, 4, 2, 0), (2, 5, 3, 0)], new_slots=[fork]))
+    assert {error.row: error.message for error in result.errors} == {
+        0: "position 5 of a sequence whose state is that after 6 tokens",
+        2: "forked after 5 tokens of a sequence whose state is that after others",
+    }
+    drafts = plan(3, [(1, 6, 4, 2)], draft_tokens=[1])
+    assert runner.execute(drafts).errors[0].message == "drafts, which a state cannot take back"
+
+
+@pytest.mark.parametrize(("name", "size"), [("Qwen3.5", 256), ("LFM2", 16)])
+def test_the_usual_block_has_as_many_tokens_as_its_state_is_worth(
+    name: str, size: int, tmp_path: Path
+) -> None:
+    random_model(*MODELS[name]).save_pretrained(tmp_path)
+    settings = {"model": tmp_path, "model_name": "m", "device": "cpu", "threads": 1, "kv_memory": 16 << 20}
+    for changes, expected in (
+        ({}, min(size, 128)),
+        ({"max_model_len": 40}, min(size, 64)),
+        ({"block_size": 4}, 4),
+    ):
+        runner = load(WorkerSettings(**settings | changes))
+        assert runner.limits.block_size == expected
+        assert runner.limits.recurrent
+
+
+def test_drafts_are_refused(directory: Path) -> None:
+    model = load_model(directory, CPU, native())
+    with pytest.raises(ModelError, match="drafts of recurrent layers cannot be taken back"):
+        load_draft(directory, directory, model, native(), CPU, 96)
+
+
+@pytest.mark.parametrize("name", ["Qwen3.5", "Qwen3.5 MoE"])
+def test_a_published_file_has_other_parts_and_stacked_experts(tmp_path: Path, name: str) -> None:
+    """The language model lies within a model that sees; there is a multi-token predictor."""
+    architecture, changes = (MODELS | ALIKE)[name]
+    own, whole = tmp_path / "own", tmp_path / "whole"
+    random_model(architecture, changes).save_pretrained(own)
+    text = json.loads((own / "config.json").read_text())
+    del text["architectures"], text["layer_types"]
+    text |= {"full_attention_interval": 2, "tie_word_embeddings": False}
+    config = {
+        "architectures": [architecture.replace("ForCausalLM", "ForConditionalGeneration")],
+        "text_config": text,
+        "vision_config": {},
+    }
+    whole.mkdir()
+    (whole / "config.json").write_text(json.dumps(config))
+    tensors = {
+        name.replace("model.", "model.language_model.", 1): each
+        for name, each in load_file(own / "model.safetensors").items()
+    }
+    for layer in range(3):
+        experts = f"model.language_model.layers.{layer}.mlp.experts."
+        for stacked, parts in (("gate_up_proj", ("gate_proj", "up_proj")), ("down_proj", ("down_proj",))):
+            each = [
+                torch.cat([tensors.pop(f"{experts}{number}.{part}.weight") for part in parts])
+                for number in range(5)
+                if f"{experts}{number}.{parts[0]}.weight" in tensors
+            ]
+            if each:
+                tensors[experts + stacked] = torch.stack(each)
+    beside = {"model.visual.patch_embed.proj.weight": torch.ones(2, 2), "mtp.fc.weight": torch.ones(2, 2)}
+    save_file(tensors | beside, whole / "model.safetensors")
+    first, second = (Driver(make_runner(each, ReferenceKernels())) for each in (own, whole))
+    assert first.generate(first.admit(0, PROMPT), 9) == second.generate(second.admit(0, PROMPT), 9)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("Qwen3.5", {"layer_types": ["linear_attention"]}, "layer_types: a list of 3 is needed"),
+        (
+            "Qwen3.5",
+            {"layer_types": ["sliding_attention"] * 3},
+            "layer_types: 'sliding_attention' is not supported",
+        ),
+        (
+            "Qwen3.5",
+            {"linear_num_value_heads": 3},
+            "linear_num_value_heads: 3 are no multiple of 2 key heads",
+        ),
+        ("LFM2", {"conv_L_cache": 0}, "conv_L_cache: a positive integer is needed"),
+    ],
+)
+def test_configurations_that_make_no_sense(
+    tmp_path: Path, name: str, changes: dict[str, Any], message: str
+) -> None:
+    random_model(*MODELS[name]).config.save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    values = json.loads(path.read_text()) | {"architectures": [MODELS[name][0]]}
+    path.write_text(json.dumps(values | changes))
+    with pytest.raises(ModelError, match=message):
+        read_config(tmp_path)
+
+
+def test_layers_with_attention_by_their_numbers(tmp_path: Path) -> None:
+    values = random_model(*MODELS["LFM2"]).config.to_dict() | {"architectures": ["Lfm2ForCausalLM"]}
+    (tmp_path / "config.json").write_text(json.dumps(values | {"layer_types": None, "full_attn_idxs": [1]}))
+    config = read_config(tmp_path)
+    assert config.recurrence is not None
+    assert config.recurrence.layers == {0, 2}

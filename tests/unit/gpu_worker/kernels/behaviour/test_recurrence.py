@@ -1,0 +1,232 @@
+"""Recurrent layers on every back end: results, and what is left in blocks, equal plain sums over all
+tokens."""
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from gpu_worker.kernels.attention import StepAttention, StepMetadata
+from gpu_worker.kernels.cpu.attention import Attention
+from gpu_worker.kernels.cpu.layers import Multiply
+from gpu_worker.kernels.kv_sizes import StateShape
+from gpu_worker.kernels.recurrence import Decay, Filters, StateCache
+from gpu_worker.kernels.reference.attention import ReferenceStep
+from gpu_worker.kernels.reference.kernels import ReferenceKernels
+from tests.support.paged import make_step
+
+pytestmark = pytest.mark.usefixtures("poisoned")
+
+TOLERANCES = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
+ROWS = [(1, 1), (1, 2), (1, 33), (5, 64), (20, 20), (9, 21), (40, 47)]
+"""Tokens and context of each row: texts begin, go on, and are computed whole."""
+
+Begin = Callable[[StepMetadata], StepAttention]
+
+
+@pytest.fixture(params=["reference", "native"])
+def begin(request: pytest.FixtureRequest, native: ctypes.CDLL) -> Begin:
+    return ReferenceStep if request.param == "reference" else Attention(native).begin
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Rows of a step, and for each of them what its layer computes of all tokens of its text."""
+
+    step: StepMetadata
+    whole: list[slice]
+    """Of each row: its text's tokens among those of all texts."""
+    block_size: int
+
+    def own(self, of_texts: Tensor) -> Tensor:
+        """What is of the step's own tokens, of numbers of all tokens of all texts."""
+        parts = zip(self.whole, self.step.query_lengths, strict=True)
+        return torch.cat([of_texts[text][-count:] for text, count in parts])
+
+    def fill(self, states: Tensor, after: list[Tensor]) -> None:
+        """Put states before the step's tokens into blocks. `after`: those after each number of tokens, by
+        row."""
+        states.fill_(torch.nan)
+        for row, (count, context) in enumerate(self._lengths()):
+            if before := context - count:
+                states[self.step.block_tables[row, (before - 1) // self.block_size]] = after[row][
+                    before
+                ].float()
+
+    def check(self, states: Tensor, after: list[Tensor], tolerance: float) -> None:
+        """The states after the step are in its blocks, and no other block has been written."""
+        written = set[int]()
+        for row, (count, context) in enumerate(self._lengths()):
+            for position in range(max(context - count - 1, 0), context):
+                if (position + 1) % self.block_size == 0 or position in (context - 1, context - count - 1):
+                    block = int(self.step.block_tables[row, position // self.block_size])
+                    written.add(block)
+                    if position + 1 == context or (position + 1) % self.block_size == 0:
+                        assert_close(
+                            states[block].double(), after[row][position + 1], atol=tolerance, rtol=tolerance
+                        )
+        others = [block for block in range(len(states)) if block not in written]
+        assert states[others].isnan().all()
+
+    def _lengths(self) -> list[tuple[int, int]]:
+        return list(zip(self.step.query_lengths, self.step.context_lengths, strict=True))
+
+
+def make(block_size: int, rows: list[tuple[int, int]] = ROWS) -> Texts:
+    step = make_step(rows, block_size, torch.Generator().manual_seed(block_size))
+    bounds = [0, *torch.tensor([context for _, context in rows]).cumsum(0).tolist()]
+    return Texts(step, [slice(first, end) for first, end in pairwise(bounds)], block_size)
+
+
+def blocks_of(texts: Texts) -> int:
+    tables = texts.step.block_tables
+    return int(tables[tables < 1 << 30].max()) + 2
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("block_size", [1, 7, 16, 64])
+@pytest.mark.parametrize(
+    ("channels", "taps", "biased", "silu"), [(5, 3, True, False), (144, 4, False, True), (160, 2, True, True)]
+)
+def test_convolution(
+    begin: Begin, channels: int, taps: int, biased: bool, silu: bool, block_size: int, dtype: torch.dtype
+) -> None:
+    texts, generator = make(block_size), torch.Generator().manual_seed(channels)
+    wider = torch.randn(texts.whole[-1].stop, channels + 3, generator=generator).to(dtype)
+    inputs, weight = wider[:, :channels], torch.randn(taps, channels, generator=generator)
+    bias = torch.randn(channels, generator=generator) if biased else None
+    results, after = torch.empty(len(wider), channels, dtype=torch.float64), []
+    for text in texts.whole:
+        padded = torch.cat((torch.zeros(taps - 1, channels).double(), inputs[text].double()))
+        seen = padded.unfold(0, taps, 1)  # [tokens, channels, taps]
+        results[text] = (seen * weight.double().T).sum(-1) + (0 if bias is None else bias.double())
+        after.append(padded.unfold(0, taps - 1, 1).transpose(1, 2))
+    if silu:
+        results = results * results.sigmoid()
+    states = torch.empty(blocks_of(texts), taps - 1, channels)
+    texts.fill(states, after)
+    cache = StateCache(StateShape(taps - 1, channels), block_size, states)
+    own = torch.cat(
+        [wider[text][-count:] for text, count in zip(texts.whole, texts.step.query_lengths, strict=True)]
+    )
+    out = begin(texts.step).convolve(own[:, :channels], Filters(weight, bias, silu), cache)
+    assert out.dtype == dtype
+    assert out.is_contiguous()
+    assert_close(out.double(), texts.own(results), atol=TOLERANCES[dtype], rtol=TOLERANCES[dtype])
+    texts.check(states, after, 0)
+
+
+@dataclass(frozen=True)
+class Delta:
+    """A layer's tokens, and what comes of them."""
+
+    qkv: Tensor
+    gates: Tensor
+    decay: Decay
+    shape: StateShape
+    results: Tensor
+    after: list[Tensor]
+
+
+def delta(
+    texts: Texts, key_heads: int, heads: int, key_size: int, value_size: int, dtype: torch.dtype
+) -> Delta:
+    generator, tokens = torch.Generator().manual_seed(heads), texts.whole[-1].stop
+    queries, values = key_heads * key_size, heads * value_size
+    qkv = torch.randn(tokens, 2 * queries + values, generator=generator).to(dtype)
+    gates = torch.randn(tokens, 2 * heads, generator=generator)
+    rate, bias = -torch.rand(heads, generator=generator), torch.randn(heads, generator=generator)
+    query, key, value = qkv.double().split([queries, queries, values], dim=1)
+    query, key = (
+        (each / (each.square().sum(-1, keepdim=True) + 1e-6).sqrt()).repeat_interleave(heads // key_heads, 1)
+        for each in (query.unflatten(1, (-1, key_size)), key.unflatten(1, (-1, key_size)))
+    )
+    value = value.unflatten(1, (heads, value_size))
+    forget = (rate.double() * torch.nn.functional.softplus(gates[:, heads:].double() + bias.double())).exp()
+    update = gates[:, :heads].double().sigmoid()
+    results, after = torch.empty(tokens, heads, value_size, dtype=torch.float64), []
+    for text in texts.whole:
+        state = torch.zeros(heads, key_size, value_size, dtype=torch.float64)
+        states = [state]
+        for token in range(text.start, text.stop):
+            state = state * forget[token, :, None, None]
+            missing = value[token] - (state * key[token][..., None]).sum(1)
+            state = state + key[token][..., None] * (missing * update[token, :, None])[:, None]
+            results[token] = (state * query[token][..., None]).sum(1) * key_size**-0.5
+            states.append(state)
+        after.append(torch.stack(states))
+    shape = StateShape(3, qkv.shape[1], heads, key_size, value_size)
+    return Delta(qkv, gates, Decay(rate, bias), shape, results.flatten(1), after)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("block_size", [1, 7, 64])
+@pytest.mark.parametrize(
+    ("key_heads", "heads", "key_size", "value_size"),
+    [(1, 1, 1, 1), (2, 4, 21, 40), (1, 2, 64, 64), (2, 2, 16, 33)],
+)
+def test_delta_rule(
+    begin: Begin,
+    key_heads: int,
+    heads: int,
+    key_size: int,
+    value_size: int,
+    block_size: int,
+    dtype: torch.dtype,
+) -> None:
+    texts = make(block_size)
+    layer = delta(texts, key_heads, heads, key_size, value_size, dtype)
+    matrices = torch.empty(blocks_of(texts), heads, key_size, value_size)
+    texts.fill(matrices, layer.after)
+    cache = StateCache(layer.shape, block_size, torch.empty(0), matrices)
+    out = begin(texts.step).delta_rule(texts.own(layer.qkv), texts.own(layer.gates), layer.decay, cache)
+    assert out.dtype == dtype
+    assert_close(out.double(), texts.own(layer.results), atol=TOLERANCES[dtype], rtol=TOLERANCES[dtype])
+    texts.check(matrices, layer.after, 1e-5)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+def test_a_token_has_the_same_bits_in_any_chunk(native: ctypes.CDLL, dtype: torch.dtype) -> None:
+    texts = make(16, [(45, 45)])
+    layer = delta(texts, 2, 4, 24, 40, dtype)
+
+    def compute(counts: list[int]) -> tuple[Tensor, Tensor]:
+        matrices = torch.empty(blocks_of(texts), 4, 24, 40)
+        cache, out, begun = StateCache(layer.shape, 16, torch.empty(0), matrices), list[Tensor](), 0
+        for count in counts:
+            end = begun + count
+            step = replace(
+                texts.step,
+                query_lengths=(count,),
+                context_lengths=(end,),
+                query_starts=torch.tensor([0, count]).int(),
+                contexts=torch.tensor([end]).int(),
+            )
+            rows = slice(begun, end)
+            of_step = Attention(native).begin(step)
+            out.append(of_step.delta_rule(layer.qkv[rows], layer.gates[rows], layer.decay, cache))
+            begun = end
+        return torch.cat(out), matrices[texts.step.block_tables[0, :3].long()]
+
+    whole = compute([45])
+    for counts in ([1] * 45, [16, 29], [7, 9, 1, 28]):
+        assert all(map(torch.equal, compute(counts), whole)), counts
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("activation", ["none", "silu", "sigmoid"])
+@pytest.mark.parametrize("size", [1, 16, 45])
+def test_multiply(native: ctypes.CDLL, size: int, activation: str, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(size)
+    both = torch.randn(9, 2 * size + 1, generator=generator).to(dtype)
+    expected, found = both.clone(), both.clone()
+    for multiply, rows in ((ReferenceKernels().multiply, expected), (Multiply(native), found)):
+        multiply(rows[:, :size], rows[:, -size:], activation)
+    assert expected[:, size:].equal(both[:, size:])
+    tolerance = {torch.float32: 1e-6, torch.bfloat16: 1e-2}[dtype]
+    assert_close(found, expected, atol=tolerance, rtol=tolerance)
