@@ -69,15 +69,18 @@ class StepRecurrence(Protocol):
         """[tokens, channels] to the same, in float32 and rounded once. Rows of inputs may be parts of longer
         ones."""
 
-    def delta_rule(self, qkv: Tensor, gates: Tensor, decay: Decay, cache: StateCache) -> Tensor:
+    def delta_rule(
+        self, qkv: Tensor, gates: Tensor, decay: Decay, cache: StateCache, tiled: bool = False
+    ) -> Tensor:
         """The gated delta rule (Yang et al. 2024, "Gated Delta Networks"), token after token:
 
             S = exp(g) S;   S = S + k (b (v - S^T k))^T;   o = S^T q
 
         `qkv`: [tokens, 2 * key_heads * key_size + heads * value_size], queries first; `heads` is a multiple
-        of the key heads, and each of these serves adjacent ones. Queries and keys are normalized to length 1,
-        and queries divided by sqrt(key_size). `gates`: float32 [tokens, 2 * heads]: b is the sigmoid of the
-        first half, and the second half is what `decay` makes g of. Returns [tokens, heads * value_size].
+        of the key heads, and each of these serves adjacent ones, or with `tiled` every one so many heads
+        apart. Queries and keys are normalized to length 1, and queries divided by sqrt(key_size). `gates`:
+        float32 [tokens, 2 * heads]: b is the sigmoid of the first half, and the second half is what `decay`
+        makes g of. Returns [tokens, heads * value_size].
 
-        The result of a token has the same bits in whatever rows the tokens before it were computed.
+        On CPUs the result of a token has the same bits in whatever rows the tokens before it were computed.
         """

@@ -7,6 +7,7 @@ _NAMES = {
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",
     "output": "lm_head",
+    "token_embd_norm": "model.embedding_norm",
     "per_layer_token_embd": "model.embed_tokens_per_layer",
     "per_layer_model_proj": "model.per_layer_model_projection",
     "per_layer_proj_norm": "model.per_layer_projection_norm",
@@ -45,6 +46,35 @@ _BLOCK_SPARSE = {
     "ffn_down_exps": "block_sparse_moe.experts.{}.w2",
 }
 """Names of Mixtral and MiniMax M2."""
+_DELTA_NETS = {
+    "post_attention_norm": "post_attention_layernorm",
+    "attn_qkv": "linear_attn.in_proj_qkv",
+    "attn_gate": "linear_attn.in_proj_z",
+    "ssm_alpha": "linear_attn.in_proj_a",
+    "ssm_beta": "linear_attn.in_proj_b",
+    "ssm_conv1d": "linear_attn.conv1d",
+    "ssm_norm": "linear_attn.norm",
+    "ssm_out": "linear_attn.out_proj",
+}
+"""Names of Qwen 3.5."""
+_SHORT_CONVOLUTIONS = {
+    "attn_norm": "operator_norm",
+    "attn_q_norm": "self_attn.q_layernorm",
+    "attn_k_norm": "self_attn.k_layernorm",
+    "attn_output": "self_attn.out_proj",
+    "shortconv.conv": "conv.conv",
+    "shortconv.in_proj": "conv.in_proj",
+    "shortconv.out_proj": "conv.out_proj",
+    "ffn_norm": "ffn_norm",
+    "ffn_gate": "feed_forward.w1",
+    "ffn_up": "feed_forward.w3",
+    "ffn_down": "feed_forward.w2",
+    "ffn_gate_inp": "feed_forward.gate",
+    "ffn_gate_exps": "feed_forward.experts.{}.w1",
+    "ffn_up_exps": "feed_forward.experts.{}.w3",
+    "ffn_down_exps": "feed_forward.experts.{}.w2",
+}
+"""Names of LFM2."""
 _OTHER_NAMES: Mapping[str, Mapping[str, str]] = {
     "llama": _BLOCK_SPARSE,
     "minimax-m2": _BLOCK_SPARSE,
@@ -68,6 +98,13 @@ _OTHER_NAMES: Mapping[str, Mapping[str, str]] = {
         "post_attention_norm": "post_attention_layernorm",
         "ffn_gate_inp": "mlp.router",
     },
+    "qwen35": _DELTA_NETS,
+    "qwen35moe": {
+        **_DELTA_NETS,
+        **{f"ffn_{one}_shexp": f"mlp.shared_expert.{one}_proj" for one in ("gate", "up", "down")},
+    },
+    "lfm2": _SHORT_CONVOLUTIONS,
+    "lfm2moe": _SHORT_CONVOLUTIONS,
     "deepseek2": {
         "attn_q_a": "self_attn.q_a_proj",
         "attn_q_a_norm": "self_attn.q_a_layernorm",
@@ -87,10 +124,13 @@ _WHOLE = {
     "layer_output_scale.weight": "layer_scalar",
     "ffn_gate_inp.scale": "router.scale",
     "ffn_down_exps.scale": "router.per_expert_scale",
+    "ssm_a": "linear_attn.A_log",
+    "ssm_dt.bias": "linear_attn.dt_bias",
 }
 """Names in a layer that do not end with `weight` or `bias` elsewhere."""
 _OTHER_WHOLE: Mapping[str, Mapping[str, str]] = {
     "minimax-m2": {"exp_probs_b.bias": "block_sparse_moe.e_score_correction_bias"},
+    "lfm2moe": {"exp_probs_b.bias": "feed_forward.expert_bias"},
 }
 """Names of an architecture that differ from `_WHOLE`."""
 _LAYER = re.compile(r"blk\.(\d+)\.(.+)")
@@ -98,9 +138,10 @@ _LAYER = re.compile(r"blk\.(\d+)\.(.+)")
 
 def hugging_face_name(architecture: str, name: str) -> str:
     """The name of a tensor elsewhere; its own if it is not known, which then is in no configuration."""
-    stem, _, end = name.rpartition(".")
-    if found := _LAYER.fullmatch(stem):
+    if found := _LAYER.fullmatch(name):
         names = {**_IN_LAYER, **_OTHER_NAMES.get(architecture, {})}
-        layer, whole = f"model.layers.{found[1]}.", {**_WHOLE, **_OTHER_WHOLE.get(architecture, {})}
-        return layer + whole.get(f"{found[2]}.{end}", f"{names.get(found[2], found[2])}.{end}")
+        whole = {**_WHOLE, **_OTHER_WHOLE.get(architecture, {})}
+        stem, _, end = found[2].rpartition(".")
+        return f"model.layers.{found[1]}." + whole.get(found[2], f"{names.get(stem, stem)}.{end}")
+    stem, _, end = name.rpartition(".")
     return f"{_NAMES[stem]}.{end}" if stem in _NAMES else name

@@ -22,6 +22,12 @@ from ops.runtime.model_files import FileError
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _ROW = "mlp.shared_expert_gate.weight"
 """A matrix of one row, which llama.cpp has as a vector."""
+_FILTERS = ("conv1d.weight", "conv.conv.weight")
+"""Filters of channels, which llama.cpp has as a matrix."""
+_RATE = "linear_attn.A_log"
+"""A logarithm, which llama.cpp has as the number, with a minus."""
+_NORM_OF_HEADS = "linear_attn.norm.weight"
+"""A norm without 1 in models whose others have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +54,7 @@ class GgufTensors:
             }
         except (FileError, OSError, RuntimeError) as error:
             raise ModelError(str(error).partition("\n")[0]) from error
-        self._one_more = architecture in ("gemma", "gemma2", "gemma3")
+        self._one_more = architecture in ("gemma", "gemma2", "gemma3", "qwen35", "qwen35moe")
         self._places: dict[str, list[TensorPlace]] = {}
         for own, whole in sorted(gguf.tensors.items()):  # key is before value
             if own not in FACTORS:
@@ -78,8 +84,11 @@ class GgufTensors:
             key, value = self._numbers(first), self._numbers(others[0])
             return torch.cat((key.transpose(1, 2), value), 1).flatten(0, 1)
         tensor = self._read(first)
-        # llama.cpp keeps the factor of Gemma's norms whole, which is 1 + weight.
-        return tensor - 1 if self._one_more and name.endswith("norm.weight") else tensor
+        if name.endswith(_RATE):
+            return tensor.neg().log()
+        # llama.cpp keeps the factor of these norms whole, which is 1 + weight.
+        whole = self._one_more and name.endswith("norm.weight") and not name.endswith(_NORM_OF_HEADS)
+        return tensor - 1 if whole else tensor
 
     def _read(self, place: TensorPlace) -> Tensor:
         octets = self._maps[place.path][place.start : place.start + place.nbytes]
@@ -109,7 +118,11 @@ def _single(name: str, place: TensorPlace) -> Iterator[tuple[str, TensorPlace]]:
     if place.kind not in PLAIN and (experts or len(shape) < 3):
         name += f".{place.kind}"
     if not experts:
-        yield name, replace(place, shape=(1, *shape)) if name.endswith(_ROW) and len(shape) == 1 else place
+        if name.endswith(_ROW) and len(shape) == 1:
+            place = replace(place, shape=(1, *shape))
+        elif name.endswith(_FILTERS) and len(shape) == 2:
+            place = replace(place, shape=(shape[0], 1, shape[1]))
+        yield name, place
         return
     size = place.nbytes // shape[0]
     for number in range(shape[0]):

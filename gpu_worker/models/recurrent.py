@@ -33,7 +33,7 @@ class GatedDeltaNet:
         self._inputs = kernels.linear(_inputs(names, sizes, config.hidden_size, weights))
         gates = _gates(names, sizes, config.hidden_size, weights)
         self._gates = kernels.linear(gates, dtype=torch.float32)
-        self._channels = sizes.channels
+        self._channels, self._tiled = sizes.channels, sizes.tiled
         self._filters = replace(
             _filters(names.filters, [queries, queries, values], sizes, weights), silu=True
         )
@@ -54,7 +54,7 @@ class GatedDeltaNet:
         """Add the result for hidden [tokens, hidden_size] to residual, in place. Nothing is rotated."""
         inputs = self._inputs(hidden)
         qkv = step.convolve(inputs[:, : self._channels], self._filters, cache)
-        out = step.delta_rule(qkv, self._gates(hidden), self._decay, cache)
+        out = step.delta_rule(qkv, self._gates(hidden), self._decay, cache, self._tiled)
         self._norm.each(out)
         self._multiply(out, inputs[:, self._channels :], "silu")
         self._out.add_to(out, residual)

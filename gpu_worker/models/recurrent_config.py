@@ -23,6 +23,9 @@ class RecurrentConfig:
     """Heads of values, and states; a multiple of `key_heads`. 0: layers are convolutions and nothing else."""
     key_size: int = 0
     value_size: int = 0
+    tiled: bool = False
+    """Heads of values that share a key head are `key_heads` apart, as llama.cpp orders them. Otherwise they
+    are side by side."""
     bias: bool = False
     """Projections and convolution have biases."""
 
@@ -31,9 +34,15 @@ class RecurrentConfig:
         """What a layer keeps."""
         return StateShape(self.taps - 1, self.channels, self.heads, self.key_size, self.value_size)
 
+    @property
+    def projected(self) -> int:
+        """Outputs of a layer's projections from hidden states, and inputs of that to hidden states."""
+        values = self.heads * self.value_size
+        return self.channels + 2 * values + 2 * self.heads if self.heads else 4 * self.channels
+
     def part(self, ranks: int) -> "RecurrentConfig | None":
         """One of `ranks` equal parts: whole key heads, or channels. None: they cannot be split."""
-        if (self.key_heads or self.channels) % ranks:
+        if (self.key_heads or self.channels) % ranks or (self.tiled and ranks > 1):
             return None
         return replace(
             self,
@@ -67,6 +76,7 @@ def read_recurrent(
         heads,
         key_size,
         value_size,
+        values.flag("value_heads_tiled") and heads > key_heads,
     )
 
 

@@ -26,11 +26,11 @@ class Work:
     weight_bytes: int
     """Bytes of weights to read."""
     kv_bytes: int
-    """Bytes of keys and values to read."""
+    """Bytes of keys and values to read, and of states to read and write."""
     product_operations: int
     """Floating-point operations of the products with weights."""
     attention_operations: int
-    """Floating-point operations of the products of queries, keys and values."""
+    """Floating-point operations of the products of queries, keys and values, or with states."""
 
     @property
     def operations(self) -> int:
@@ -51,10 +51,8 @@ class Work:
 
 
 def is_known(config: object) -> bool:
-    """Whether `work` knows what a model of this configuration does: a decoder with attention and one MLP in
-    each layer."""
-    parts = isinstance(config, ModelConfig) and (config.experts, config.latent, config.recurrence)
-    return parts == (None, None, None)
+    """Whether `work` knows what a model of this configuration does: a decoder with one MLP in each layer."""
+    return isinstance(config, ModelConfig) and config.experts is None and config.latent is None
 
 
 def work(
@@ -71,22 +69,27 @@ def work(
     tokens that each row computes. `contexts`: tokens of each row's sequence after the step. `sampled`: tokens
     that the step samples; None: each row samples one.
     """
-    hidden, inner, layers = config.hidden_size, config.intermediate_size, config.num_layers
+    hidden, recurrent = config.hidden_size, config.recurrence
+    without = recurrent.layers if recurrent else frozenset[int]()
+    state = recurrent.state.block_bytes * len(without) if recurrent else 0
+    attentions = config.num_layers - len(without)
     query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    matrices = 3 if config.family.gated else 2
-    layer = hidden * (query + 2 * key) + query * hidden + matrices * hidden * inner
+    weights = attentions * hidden * (2 * (query + key) + query * config.family.gated_attention)
+    weights += (3 if config.family.gated else 2) * config.num_layers * hidden * config.intermediate_size
+    weights += len(without) * hidden * recurrent.projected if recurrent else 0
     sampled = len(counts) if sampled is None else sampled
     head = config.vocab_size * hidden if sampled else 0
     computed, lengths = np.asarray(counts, np.int64), np.asarray(contexts, np.int64)
     seen = read = 0
-    for window, alike in Counter(config.windows).items():
+    windows = (window for layer, window in enumerate(config.windows) if layer not in without)
+    for window, alike in Counter(windows).items():
         seen += alike * _attended(computed, lengths, window)
         read += alike * _read(computed, lengths, window)
     return Work(
-        weight_bytes=int((layers * layer + head) * itemsize),
-        kv_bytes=token_bytes * read // layers,
-        product_operations=2 * (layers * layer * int(computed.sum()) + head * sampled),
-        attention_operations=4 * query * seen,
+        weight_bytes=int((weights + head) * itemsize),
+        kv_bytes=token_bytes * read // max(1, attentions) + 2 * state * len(counts),
+        product_operations=2 * (weights * int(computed.sum()) + head * sampled),
+        attention_operations=4 * query * seen + 6 * (state // 4) * int(computed.sum()),
     )
 
 

@@ -163,11 +163,25 @@ _LAYER = {
     **{"self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa", "self_attn.kv_a_layernorm": "attn_kv_a_norm"},
     **{"self_attn.q_b_proj": "attn_q_b", "self_attn.kv_b_proj": "attn_kv_b"},
     **{"self_attn.k_b": "attn_k_b", "self_attn.v_b": "attn_v_b"},
+    **{"linear_attn.in_proj_qkv": "attn_qkv", "linear_attn.in_proj_z": "attn_gate"},
+    **{"linear_attn.in_proj_a": "ssm_alpha", "linear_attn.in_proj_b": "ssm_beta"},
+    **{"linear_attn.conv1d": "ssm_conv1d", "linear_attn.norm": "ssm_norm", "linear_attn.out_proj": "ssm_out"},
+    **{"operator_norm": "attn_norm", "ffn_norm": "ffn_norm", "self_attn.out_proj": "attn_output"},
+    **{"self_attn.q_layernorm": "attn_q_norm", "self_attn.k_layernorm": "attn_k_norm"},
+    **{f"conv.{one}": f"shortconv.{one}" for one in ("conv", "in_proj", "out_proj")},
+    **{"feed_forward.w1": "ffn_gate", "feed_forward.w2": "ffn_down", "feed_forward.w3": "ffn_up"},
+    "feed_forward.gate": "ffn_gate_inp",
+    "feed_forward.experts.w1": "ffn_gate_exps",
+    "feed_forward.experts.w2": "ffn_down_exps",
+    "feed_forward.experts.w3": "ffn_up_exps",
 }
 _WHOLE = {
     "mlp.gate.e_score_correction_bias": "exp_probs_b.bias",
     "block_sparse_moe.e_score_correction_bias": "exp_probs_b.bias",
     "self_attn.sinks": "attn_sinks.weight",
+    "feed_forward.expert_bias": "exp_probs_b.bias",
+    "linear_attn.A_log": "ssm_a",
+    "linear_attn.dt_bias": "ssm_dt.bias",
 }
 
 _GEMMA4 = {
@@ -202,10 +216,13 @@ def name_of(name: str, architecture: str) -> str:
         return f"output.{end}"
     parts = stem.removeprefix("model.").split(".", 2)
     if parts[0] != "layers":
-        return ({"embed_tokens": "token_embd", "norm": "output_norm"} | _PER_LAYER)[parts[0]] + f".{end}"
+        return (
+            {"embed_tokens": "token_embd", "norm": "output_norm", "embedding_norm": "token_embd_norm"}
+            | _PER_LAYER
+        )[parts[0]] + f".{end}"
     if (own := _WHOLE.get(f"{parts[2]}.{end}")) is not None:
         return f"blk.{parts[1]}.{own}"
-    around = architecture in ("gemma2", "gemma3", "gemma4", "glm4moe", "gpt-oss")
+    around = architecture in ("gemma2", "gemma3", "gemma4", "glm4moe", "gpt-oss", "qwen35", "qwen35moe")
     after = "post_attention_norm" if around else "ffn_norm"
     names = {**_LAYER, "post_attention_layernorm": after}
     return f"blk.{parts[1]}.{names[parts[2]]}.{end}"
@@ -215,6 +232,28 @@ def paired(weight: Tensor, heads: int) -> Tensor:
     """Rows of queries or keys as llama.cpp's converter orders those of Llama."""
     halves = weight.reshape(heads, 2, -1, *weight.shape[1:])
     return halves.transpose(1, 2).reshape(weight.shape)
+
+
+def _tiled(name: str, stored: Tensor, config: Mapping[str, Any]) -> Tensor:
+    """A tensor of a gated delta net as llama.cpp's converter orders its value heads: those of a key head
+    apart.
+
+    `stored`: numbers, or rows of blocks.
+    """
+    kind, keys = name.partition(".")[2].partition(".")[2].split(".")[0], config["linear_num_key_heads"]
+    heads, size = config["linear_num_value_heads"], config["linear_value_head_dim"]
+    order = torch.arange(heads).view(keys, -1).T.flatten()
+    whole = (order[:, None] * size + torch.arange(size)).flatten()
+    if kind in ("ssm_a", "ssm_dt", "ssm_alpha", "ssm_beta"):
+        return stored[order]
+    if kind == "attn_gate":
+        return stored[whole]
+    if kind in ("attn_qkv", "ssm_conv1d"):
+        before = 2 * keys * config["linear_key_head_dim"]
+        return torch.cat((stored[:before], stored[before:][whole]))
+    if kind == "ssm_out":
+        return stored.view(len(stored), heads, -1)[:, order].flatten(1)
+    return stored
 
 
 def _parts_of(
@@ -288,11 +327,9 @@ def model_file(
         kind = kind_of(own) if tensor.dim() > 1 and tensor.shape[0] > 1 else None
         if kind is None:
             plain[name] = tensor.float()
-            kept = (
-                tensor.float() + 1
-                if architecture in ("gemma", "gemma2", "gemma3") and "norm" in own
-                else tensor.float()
-            )
+            one_more = architecture in ("gemma", "gemma2", "gemma3", "qwen35", "qwen35moe") and "norm" in own
+            kept = tensor.float() + (one_more and "ssm_norm" not in own)
+            kept = -kept.exp() if own.endswith("ssm_a") else kept
         else:
             columns = tensor.shape[-1]
             kept = random_blocks(kind, tensor.numel() // columns, columns, seed=100 * seed)
@@ -300,7 +337,10 @@ def model_file(
         if architecture == "llama" and "proj" in name and own.split(".")[-2] in ("attn_q", "attn_k"):
             heads = "num_attention_heads" if "attn_q" in own else "num_key_value_heads"
             kept = paired(kept, config[heads])
+        if architecture.startswith("qwen35"):
+            kept = _tiled(own, kept, config)
         shape = tensor.squeeze(0).shape if "shexp" in own else tensor.shape
+        shape = tensor.squeeze(1).shape if "conv" in own and tensor.dim() == 3 else shape
         content = kept.contiguous().numpy().tobytes()
         if "_exps." in own and architecture != "gemma4":
             _, before, others = tensors.get(own, (0, (0,), b""))
@@ -320,7 +360,7 @@ def model_file(
         "feed_forward_length": config["intermediate_size"],
         "attention.head_count": config["num_attention_heads"],
         "attention.head_count_kv": config["num_key_value_heads"],
-        "attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
+        "attention.layer_norm_rms_epsilon": config.get("rms_norm_eps") or config["norm_eps"],
         **values,
     }
     own_key = ("general.", "tokenizer.", "split.")

@@ -33,7 +33,7 @@ void quire_attend(int, int, int64_t, const int32_t*, const int32_t*, const int32
 void quire_convolve(int, int64_t, const int32_t*, const int32_t*, const int32_t*, int64_t, int64_t, const void*, int64_t,
                     int64_t, int64_t, const float*, const float*, int, float*, void*);
 void quire_delta_rule(int, int64_t, const int32_t*, const int32_t*, const int32_t*, int64_t, int64_t, int64_t, int64_t,
-                      int64_t, int64_t, const void*, const float*, const float*, const float*, float*, void*);
+                      int64_t, int64_t, int, const void*, const float*, const float*, const float*, float*, void*);
 void quire_sample(const float*, int, int, const int32_t*, const int32_t*, const uint8_t*, const void*, const void*,
                   const int32_t*, int64_t, const int32_t*, const uint32_t*, int64_t, const int32_t*, const int32_t*,
                   const float*, int64_t*, float*);
@@ -332,7 +332,7 @@ void check_recurrence(int64_t key_size, int64_t value_size) {
         const T* from = inputs.data() + begin * width;
         quire_convolve(TYPE<T> == Type::bfloat16, 1, starts, &end, tables, BLOCKS, 2, from, width, width, TAPS, weight.data(),
                        nullptr, 0, latest.data(), out.data() + begin * width);
-        quire_delta_rule(TYPE<T> == Type::bfloat16, 1, starts, &end, tables, BLOCKS, 2, 1, 1, key_size, value_size, from,
+        quire_delta_rule(TYPE<T> == Type::bfloat16, 1, starts, &end, tables, BLOCKS, 2, 1, 1, key_size, value_size, 0, from,
                          gates.data() + 2 * begin, &rate, &bias, matrices.data(), results.data() + begin * value_size);
     }
     double convolved = 0, changed = 0;

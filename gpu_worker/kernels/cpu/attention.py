@@ -140,7 +140,9 @@ class CpuStep(SelectingStep, RecurrentStep):
         rows = recurrence.rows(self._step, self._tables, cache.block_size)
         return recurrence.convolved(rows, inputs, filters, cache)
 
-    def delta_rule(self, qkv: Tensor, gates: Tensor, decay: Decay, cache: StateCache) -> Tensor:
+    def delta_rule(
+        self, qkv: Tensor, gates: Tensor, decay: Decay, cache: StateCache, tiled: bool = False
+    ) -> Tensor:
         recurrence = self._functions.recurrence
         rows = recurrence.rows(self._step, self._tables, cache.block_size)
-        return recurrence.changed(rows, qkv, gates, decay, cache)
+        return recurrence.changed(rows, qkv, gates, decay, cache, tiled)

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.cpu.library import DTYPES
-from gpu_worker.kernels.cpu.linear import ACTIVATIONS
 from gpu_worker.kernels.cpu.tape import Kernel
 
 
@@ -51,6 +50,10 @@ class CpuNorm:
         )
 
 
+GATES = {"none": 0, "silu": 1, "sigmoid": 4}
+"""The library's numbers of activations of gates, in the order of `src/activation.h`."""
+
+
 class Multiply:
     """See `Kernels.multiply`."""
 
@@ -63,7 +66,7 @@ class Multiply:
             raise ValueError("the numbers of a row do not lie side by side")
         self._multiply(
             DTYPES[hidden.dtype],
-            ACTIVATIONS[activation],
+            GATES[activation],
             *hidden.shape,
             hidden.data_ptr(),
             hidden.stride(0),

@@ -17,7 +17,7 @@ from gpu_worker.machine.huge_pages import Memory
 COLUMNS = 32
 """Columns of a panel, as in `src/panels.h`."""
 
-ACTIVATIONS = {"none": 0, "silu": 1, "gelu_tanh": 2, "gelu": 3, "sigmoid": 4}
+ACTIVATIONS = {"none": 0, "silu": 1, "gelu_tanh": 2, "gelu": 3}
 """The library's numbers of activations, in the order of `src/activation.h`."""
 
 _MEMORY = Memory()

@@ -28,7 +28,7 @@ class Recurrence:
         self.delta_rule = Kernel(
             library,
             "quire_delta_rule",
-            *(*rows, c_int64, c_int64, c_int64, c_int64),
+            *(*rows, c_int64, c_int64, c_int64, c_int64, c_int),
             *(c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
         )
 
@@ -59,7 +59,13 @@ class Recurrence:
         return out
 
     def changed(
-        self, rows: tuple[int, ...], qkv: Tensor, gates: Tensor, decay: Decay, cache: StateCache
+        self,
+        rows: tuple[int, ...],
+        qkv: Tensor,
+        gates: Tensor,
+        decay: Decay,
+        cache: StateCache,
+        tiled: bool,
     ) -> Tensor:
         """See `StepRecurrence.delta_rule`."""
         shape = cache.shape
@@ -72,6 +78,7 @@ class Recurrence:
             shape.heads,
             shape.key_size,
             shape.value_size,
+            tiled,
             qkv.data_ptr(),
             gates.data_ptr(),
             decay.rate.data_ptr(),

@@ -14,6 +14,26 @@ EPSILON = 1e-6
 """Is added to the squared length of a query or key."""
 
 
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """What the delta rule reads of some rows' tokens, as many of each: [rows, tokens, heads, ...],
+    float32."""
+
+    query: Tensor
+    """Of the length that the rule says."""
+    key: Tensor
+    value: Tensor
+    forget: Tensor
+    """g: the state is multiplied by exp(g) with each token."""
+    update: Tensor
+    """b: how much of what the state lacks is added to it."""
+
+    def part(self, tokens: slice) -> "Tokens":
+        """Some of the tokens of each row."""
+        every = (self.query, self.key, self.value, self.forget, self.update)
+        return Tokens(*(each[:, tokens] for each in every))
+
+
 class RecurrentStep:
     """See `StepRecurrence`."""
 
@@ -22,69 +42,79 @@ class RecurrentStep:
     def convolve(self, inputs: Tensor, filters: Filters, cache: StateCache) -> Tensor:
         """See `StepRecurrence.convolve`."""
         out, wide = torch.empty_like(inputs, memory_format=torch.contiguous_format), inputs.float()
+        taps = len(filters.weight)
 
-        def advance(latest: Tensor, tokens: Tensor) -> Tensor:
-            seen = torch.cat((latest, wide[tokens, None]), dim=1)
-            result = (seen * filters.weight).sum(1)
+        def advance(latest: Tensor, places: Tensor) -> Tensor:
+            seen = torch.cat((latest, wide[places]), dim=1)
+            result = (seen.unfold(1, taps, 1) * filters.weight.T).sum(-1)
             if filters.bias is not None:
                 result = result + filters.bias
-            out[tokens] = (silu(result) if filters.silu else result).to(out.dtype)
-            return seen[:, 1:]
+            out[places] = (silu(result) if filters.silu else result).to(out.dtype)
+            return seen[:, places.shape[1] :]
 
         self._recur(cache.inputs, cache.block_size, advance)
         return out
 
-    def delta_rule(self, qkv: Tensor, gates: Tensor, decay: Decay, cache: StateCache) -> Tensor:
+    def delta_rule(
+        self, qkv: Tensor, gates: Tensor, decay: Decay, cache: StateCache, tiled: bool = False
+    ) -> Tensor:
         """See `StepRecurrence.delta_rule`."""
         shape = cache.shape
         assert cache.matrices is not None
         heads, size = shape.heads, shape.key_size
         values = heads * shape.value_size
         queries = (qkv.shape[1] - values) // 2
-        wide = qkv.float()
+        wide, of_head = qkv.float(), torch.arange(heads, device=qkv.device)
+        key_heads = queries // size
+        of_head = of_head % key_heads if tiled else of_head // (heads // key_heads)
         query, key = (
-            _unit(each.view(len(each), -1, size)).repeat_interleave(heads // (queries // size), dim=1)
+            _unit(each.view(len(each), -1, size))[:, of_head]
             for each in wide[:, : 2 * queries].chunk(2, dim=1)
         )
         query = query * size**-0.5
         value = wide[:, 2 * queries :].view(-1, heads, shape.value_size)
         update, forget = gates.chunk(2, dim=1)
-        update = update.sigmoid()
-        kept = (decay.rate * softplus(forget + decay.bias)).exp()
-        out = qkv.new_empty(value.shape)
+        forget = decay.rate * softplus(forget + decay.bias)
+        every, out = (query, key, value, forget, update.sigmoid()), qkv.new_empty(value.shape)
 
-        def advance(state: Tensor, tokens: Tensor) -> Tensor:
-            state = state * kept[tokens, :, None, None]
-            k = key[tokens]
-            change = (value[tokens] - torch.einsum("nhkv,nhk->nhv", state, k)) * update[tokens, :, None]
-            state = state + k[..., None] * change[..., None, :]
-            out[tokens] = torch.einsum("nhkv,nhk->nhv", state, query[tokens]).to(out.dtype)
+        def advance(state: Tensor, places: Tensor) -> Tensor:
+            results, state = self.apply_delta_rule(state, Tokens(*(each[places] for each in every)))
+            out[places] = results.to(out.dtype)
             return state
 
         self._recur(cache.matrices, cache.block_size, advance)
         return out.flatten(1)
 
+    def apply_delta_rule(self, state: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        """Results [rows, tokens, heads, value_size] and the states after the tokens. `state`: [rows, heads,
+        key_size, value_size], before them."""
+        results = torch.empty_like(tokens.value)
+        for token in range(tokens.value.shape[1]):
+            key, state = tokens.key[:, token], state * tokens.forget[:, token, :, None, None].exp()
+            missing = tokens.value[:, token] - torch.einsum("nhkv,nhk->nhv", state, key)
+            change = missing * tokens.update[:, token, :, None]
+            state = state + key[..., None] * change[..., None, :]
+            results[:, token] = torch.einsum("nhkv,nhk->nhv", state, tokens.query[:, token])
+        return results, state
+
     def _recur(self, states: Tensor, block_size: int, advance: Callable[[Tensor, Tensor], Tensor]) -> None:
         """Bring the states of all rows forward, and write them to blocks.
 
-        `states`: of all blocks. `advance`: gives the states of some rows after one more token of each, from
-        those before it and the places of the tokens in the step.
+        `states`: of all blocks. `advance`: gives the states of some rows after further tokens of each, from
+        those before these and the places of the tokens in the step, int64 [rows, tokens].
         """
         for part in _parts(self._step, block_size):
             state = states[part.read]
             state[part.first] = 0
-            for token in range(part.count):
-                state = advance(state, part.tokens + token)
-            states[part.write] = state
+            states[part.write] = advance(state, part.places)
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
     """Tokens of some rows, as many of each, that lie in one block of each."""
 
-    tokens: Tensor
-    """int64 [rows]: place of the first one of each row in the step."""
-    count: int
+    places: Tensor
+    """int64 [rows, tokens]: where they are in the step."""
     first: Tensor
     """bool [rows]: the first token is that of a sequence."""
     read: Tensor
@@ -97,25 +127,25 @@ def _parts(step: StepMetadata, block_size: int) -> Iterator[_Part]:
     """All tokens of a step: the decodes, then chunk after chunk, each cut where blocks end."""
     tables = step.block_tables.long()
 
-    def part(rows: slice, tokens: Tensor, count: int, starts: Tensor) -> _Part:
+    def part(rows: slice, places: Tensor, starts: Tensor) -> _Part:
         read, write = (
             tables[rows].gather(1, at[:, None] // block_size)[:, 0]
             for at in ((starts - 1).clamp(min=0), starts)
         )
-        return _Part(tokens, count, starts == 0, read, write)
+        return _Part(places, starts == 0, read, write)
 
     device = tables.device
     if step.decodes:
         starts = step.contexts[: step.decodes].long() - 1
-        yield part(slice(0, step.decodes), torch.arange(step.decodes, device=device), 1, starts)
+        yield part(slice(0, step.decodes), torch.arange(step.decodes, device=device)[:, None], starts)
     place = step.decodes
     for row in range(step.decodes, len(step.query_lengths)):
         end = step.context_lengths[row]
         at = end - step.query_lengths[row]
         while at < end:
             count = min(end, (at // block_size + 1) * block_size) - at
-            where, start = (torch.tensor([number], device=device) for number in (place, at))
-            yield part(slice(row, row + 1), where, count, start)
+            places = torch.arange(place, place + count, device=device)[None]
+            yield part(slice(row, row + 1), places, torch.tensor([at], device=device))
             place, at = place + count, at + count
 
 

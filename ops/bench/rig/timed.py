@@ -161,8 +161,10 @@ class _TimedStep:
         mixed: Tensor = self._timed("attention", self._step.convolve, inputs, filters, cache)
         return mixed
 
-    def delta_rule(self, qkv: Tensor, gates: Tensor, decay: Decay, cache: StateCache) -> Tensor:
-        mixed: Tensor = self._timed("attention", self._step.delta_rule, qkv, gates, decay, cache)
+    def delta_rule(
+        self, qkv: Tensor, gates: Tensor, decay: Decay, cache: StateCache, tiled: bool = False
+    ) -> Tensor:
+        mixed: Tensor = self._timed("attention", self._step.delta_rule, qkv, gates, decay, cache, tiled)
         return mixed
 
     def select(self, query: Tensor, weights: Tensor, cache: LayerCache, top_k: int) -> None:

@@ -22,6 +22,7 @@ from ops.runtime.gguf.mixtures import (
     qwen2moe,
     qwen3moe,
 )
+from ops.runtime.gguf.recurrent import lfm2, lfm2moe, qwen35, qwen35moe
 
 _END_TEXTS = (
     *(
@@ -89,6 +90,10 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "minimax-m2": Architecture("MiniMaxM2ForCausalLM", minimax_m2),
     "gpt-oss": Architecture("GptOssForCausalLM", gpt_oss),
     "deepseek2": Architecture("DeepseekV3ForCausalLM", deepseek2),
+    "qwen35": Architecture("Qwen3_5ForCausalLM", qwen35),
+    "qwen35moe": Architecture("Qwen3_5MoeForCausalLM", qwen35moe),
+    "lfm2": Architecture("Lfm2ForCausalLM", lfm2),
+    "lfm2moe": Architecture("Lfm2MoeForCausalLM", lfm2moe),
 }
 """Architectures of llama.cpp that are read, by their names there."""
 

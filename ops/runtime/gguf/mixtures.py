@@ -7,11 +7,11 @@ from typing import Any
 
 from ops.runtime.gguf.keys import Keys, feed_forward, rope_scaling
 
-_SOFTMAX, _SIGMOID = 1, 2
+SOFTMAX, SIGMOID = 1, 2
 """Numbers of the functions from router logits to scores."""
 
 
-def experts(keys: Keys, normalized: bool, scores: int = _SOFTMAX) -> dict[str, Any]:
+def experts(keys: Keys, normalized: bool, scores: int = SOFTMAX) -> dict[str, Any]:
     """A mixture of experts. `normalized`, `scores`: what holds where the file has no value."""
     if (given := keys.number("expert_gating_func", scores)) != scores:
         what = f"{given} is not supported ({scores})"
@@ -44,14 +44,14 @@ def olmoe(keys: Keys) -> dict[str, Any]:
 
 def glm4moe(keys: Keys) -> dict[str, Any]:
     return {
-        **experts(keys, False, _SIGMOID),
+        **experts(keys, False, SIGMOID),
         "attention_bias": keys.has("blk.0.attn_q.bias"),
         "use_qk_norm": keys.has("blk.0.attn_q_norm.weight"),
     }
 
 
 def minimax_m2(keys: Keys) -> dict[str, Any]:
-    found = experts(keys, True, _SIGMOID)
+    found = experts(keys, True, SIGMOID)
     return {**found, "intermediate_size": found["moe_intermediate_size"]}
 
 
@@ -69,8 +69,8 @@ def gpt_oss(keys: Keys) -> dict[str, Any]:
 
 def deepseek2(keys: Keys) -> dict[str, Any]:
     """DeepSeek V2 and V3, and models like them, whose attention is latent."""
-    third = keys.number("expert_gating_func", _SOFTMAX) == _SIGMOID
-    found = experts(keys, False, _SIGMOID if third else _SOFTMAX)
+    third = keys.number("expert_gating_func", SOFTMAX) == SIGMOID
+    found = experts(keys, False, SIGMOID if third else SOFTMAX)
     size = keys.number("attention.key_length_mla", keys.number("attention.key_length"))
     rotated = keys.number("rope.dimension_count")
     scaling = rope_scaling(keys)

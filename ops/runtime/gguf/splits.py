@@ -6,6 +6,7 @@ _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _REST = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 _LLAMA3 = rf"{_WORDS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_REST}"
 _QWEN2 = _LLAMA3.replace("{1,3}", "")
+_QWEN35 = _QWEN2.replace(r"?\p{L}+", r"?[\p{L}\p{M}]+").replace(r" ?[^\s\p{L}", r" ?[^\s\p{L}\p{M}")
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _BEFORE = r"[^\r\n\p{L}\p{N}]?"
 _TEKKEN = (
@@ -68,6 +69,7 @@ SPLITS: Mapping[str, tuple[tuple[str, ...], bool]] = {
     **dict.fromkeys(("falcon-h1", "midm-2.0", "lfm2"), ((_LLAMA3,), False)),
     **dict.fromkeys(("smaug-bpe", "chatglm-bpe", "glm4"), ((_LLAMA3,), False)),
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez"), ((_QWEN2,), False)),
+    "qwen35": ((_QWEN35,), False),
     "tekken": ((_TEKKEN,), False),
     **dict.fromkeys(("gpt-4o", "llama4", "minimax-m2"), ((_GPT4O,), False)),
     "deepseek-v3": (_DEEPSEEK3, False),
@@ -89,5 +91,5 @@ WHOLE_MERGES = (
 """A part that is a token is that token, whatever merges say."""
 BEGINS = ("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "midm-2.0", "lfm2")
 """Texts begin with the bos token if the file does not say."""
-COMPOSED = ("qwen2", "deepseek-r1-qwen", "megrez")
+COMPOSED = ("qwen2", "qwen35", "deepseek-r1-qwen", "megrez")
 """Text is normalized to NFC."""

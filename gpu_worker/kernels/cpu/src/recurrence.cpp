@@ -147,6 +147,9 @@ inline void apply(float* matrix, int64_t key_size, const float* query, const flo
 
 struct Sizes {
     int64_t key_heads, heads, key_size, value_size;
+    bool tiled;
+
+    int64_t key_head(int64_t head) const { return tiled ? head % key_heads : head / (heads / key_heads); }
 };
 
 template <class T>
@@ -162,7 +165,7 @@ void delta_rule(const Rows& rows, const Sizes& sizes, const T* qkv, const float*
         float *const query = matrix + COLUMNS * sizes.key_size, *const key = query + sizes.key_size;
         const int64_t first = task % pieces * COLUMNS, columns = std::min(COLUMNS, sizes.value_size - first);
         const int64_t head = task / pieces % sizes.heads, row = task / pieces / sizes.heads;
-        const int64_t key_head = head / (sizes.heads / sizes.key_heads);
+        const int64_t key_head = sizes.key_head(head);
         const auto state = [&](int64_t block) {
             return states + (block * sizes.heads + head) * sizes.key_size * sizes.value_size + first;
         };
@@ -220,10 +223,10 @@ PLAYABLE(quire_convolve)
 // See `StepRecurrence.delta_rule`; `states` [num_blocks, heads, key_size, value_size].
 EXPORTED void quire_delta_rule(int dtype, int64_t count, const int32_t* starts, const int32_t* contexts,
                                const int32_t* tables, int64_t blocks, int64_t block_size, int64_t key_heads, int64_t heads,
-                               int64_t key_size, int64_t value_size, const void* qkv, const float* gates, const float* rate,
+                               int64_t key_size, int64_t value_size, int tiled, const void* qkv, const float* gates, const float* rate,
                                const float* bias, float* states, void* out) {
     const Rows rows{count, starts, contexts, tables, blocks, block_size};
-    const Sizes sizes{key_heads, heads, key_size, value_size};
+    const Sizes sizes{key_heads, heads, key_size, value_size, tiled != 0};
     if (dtype == 1)
         delta_rule(rows, sizes, (const bf16*)qkv, gates, rate, bias, states, (bf16*)out);
     else

@@ -6,7 +6,6 @@ from torch import Tensor
 
 from gpu_worker.kernels.attention import FULL_ATTENTION, AttentionSpec, LayerCache, Rotary, StepMetadata
 from gpu_worker.kernels.reference.attention import ReferenceStep
-from gpu_worker.kernels.reference.recurrence import RecurrentStep
 from gpu_worker.kernels.reference.selection import SelectingStep
 from gpu_worker.kernels.triton.attention import latent
 from gpu_worker.kernels.triton.attention.combine import combined
@@ -15,6 +14,7 @@ from gpu_worker.kernels.triton.attention.rotate import rotate_and_write
 from gpu_worker.kernels.triton.attention.tile import attend_tile
 from gpu_worker.kernels.triton.formats.factors import factor
 from gpu_worker.kernels.triton.kv.format import format_of, pointers
+from gpu_worker.kernels.triton.recurrence import ChunkedStep
 
 TILE_BYTES = 16 << 10
 """Of the keys, or values, that a program has before it at a time."""
@@ -45,7 +45,7 @@ def chunk_rows(query: Tensor) -> int:
     return 128 if dim <= 128 else 64 if dim <= 256 else 32
 
 
-class TritonStep(SelectingStep, RecurrentStep):
+class TritonStep(SelectingStep, ChunkedStep):
     """See `StepAttention`."""
 
     def __init__(self, step: StepMetadata, processors: int) -> None:

@@ -106,6 +106,17 @@ LATENT_VALUES = {
     **{"expert_shared_count": 2, "leading_dense_block_count": 1, "expert_weights_scale": 1.7},
     **{"attention.kv_lora_rank": 256, "attention.value_length": 32, "rope.dimension_count": 16},
 }
+DELTA = {
+    **{"head_dim": 32, "layer_types": ["linear_attention", "full_attention"]},
+    **{"linear_num_key_heads": 2, "linear_num_value_heads": 8},
+    **{"linear_key_head_dim": 32, "linear_value_head_dim": 32},
+}
+DELTA_VALUES = {
+    **HEADS_OF_32,
+    **{"rope.dimension_count": 8, "rope.dimension_sections": [2, 1, 1, 0], "full_attention_interval": 2},
+    **{"ssm.conv_kernel": 4, "ssm.state_size": 32, "ssm.group_count": 2},
+    **{"ssm.time_step_rank": 8, "ssm.inner_size": 256},
+}
 MODELS: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
     "llama": ("LlamaForCausalLM", {"tie_word_embeddings": True}, "llama", {"rope.dimension_count": 64}),
     "qwen2": ("Qwen2ForCausalLM", {}, "qwen2", {"rope.freq_base": 10000.0}),
@@ -206,6 +217,36 @@ MODELS: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
         | YARN_VALUES
         | {"expert_feed_forward_length": 64, "attention.sliding_window": 9},
     ),
+    "qwen35": (
+        "Qwen3_5ForCausalLM",
+        DELTA,
+        "qwen35",
+        DELTA_VALUES | {"block_count": 3, "nextn_predict_layers": 1},
+    ),
+    "qwen35moe": (
+        "Qwen3_5MoeForCausalLM",
+        DELTA | EXPERTS | {"num_experts": 5, "shared_expert_intermediate_size": 96},
+        "qwen35moe",
+        DELTA_VALUES | ROUTED | {"expert_feed_forward_length": 64, "expert_shared_feed_forward_length": 96},
+    ),
+    "lfm2": (
+        "Lfm2ForCausalLM",
+        {
+            "layer_types": ["conv", "full_attention"],
+            "block_multiple_of": 256,
+            "block_ffn_dim_multiplier": 1.5,
+        },
+        "lfm2",
+        {"attention.head_count_kv": [0, 2], "shortconv.l_cache": 3, "rope.freq_base": 1e6},
+    ),
+    "lfm2moe": (
+        "Lfm2MoeForCausalLM",
+        EXPERTS | {"layer_types": ["full_attention", "conv"], "num_experts": 5, "num_dense_layers": 1},
+        "lfm2moe",
+        ROUTED
+        | {"attention.head_count_kv": [2, 0], "shortconv.l_cache": 3, "rope.freq_base": 1e6}
+        | {"expert_feed_forward_length": 64, "leading_dense_block_count": 1, "expert_gating_func": 2},
+    ),
     "DeepSeek V2, lite": (
         "DeepseekV2ForCausalLM",
         LATENT | {"q_lora_rank": None, "topk_method": "greedy"},
@@ -276,6 +317,7 @@ def test_logits_of_every_architecture_equal_transformers(tmp_path: Path, name: s
         "attn_output": "Q8_0",
         **{"token_embd": "Q8_0", "per_layer_token_embd": "Q8_0", "proj": "Q8_0"},
         "output": None,
+        **{"ssm_conv1d": None, "conv": None, "ssm_out": "Q8_0"},
     }
     file, meant = written(tmp_path, name, lambda own: mixed.get(own.split(".")[-2], "Q4_K"))
     compare(file, meant)

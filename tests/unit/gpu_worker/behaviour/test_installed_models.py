@@ -23,7 +23,7 @@ REFUSED = {
     "HYV4ForCausalLM": "its indexers select the tokens to attend to",
     "DogeForCausalLM": "a mask of its own",
     "InklingForCausalLM": "position_bias",
-    "Qwen3NextForCausalLM": "not every layer of it has attention",
+    "MambaForCausalLM": "not every layer of it has attention",
 }
 
 ALL = [name for name in dir(transformers) if name.endswith("ForCausalLM") and not name.startswith("Auto")]

@@ -7,7 +7,9 @@ import torch
 
 from gpu_worker.machine.rates import Rates
 from gpu_worker.models.config import LatentConfig, ModelConfig
+from gpu_worker.models.families.family import DeltaNet
 from gpu_worker.models.families.llama import LLAMA
+from gpu_worker.models.recurrent_config import RecurrentConfig
 from gpu_worker.models.rope import RopeConfig
 from gpu_worker.models.work import is_known, work
 
@@ -88,3 +90,19 @@ def test_what_is_known_is_a_decoder_with_one_mlp_a_layer() -> None:
     assert is_known(CONFIG)
     assert not is_known(replace(CONFIG, latent=LatentConfig(8, 0, 4, 2, 4)))
     assert not is_known(object())
+
+
+def test_a_recurrent_layer_reads_and_writes_states_instead() -> None:
+    """Queries and keys of 2 heads of 3, values of 4 heads of 5: 32 channels."""
+    delta = RecurrentConfig(frozenset({0, 2}), 4, 32, key_heads=2, heads=4, key_size=3, value_size=5)
+    family = replace(LLAMA, gated_attention=True, recurrent=DeltaNet())
+    found = work(replace(CONFIG, recurrence=delta, family=family), 2, 24, [1, 3], [10, 7])
+    mlp, attention = 3 * 8 * 20, 8 * (8 + 8 + 4 + 4) + 8 * 8
+    recurrent = 8 * (32 + 20 + 4 + 4) + 20 * 8
+    assert found.weight_bytes == (3 * mlp + attention + 2 * recurrent + HEAD) * 2
+    numbers = 3 * 32 + 4 * 3 * 5
+    assert delta.state.block_bytes == 4 * numbers
+    assert found.kv_bytes == 17 * 24 + 2 * 2 * 2 * 4 * numbers
+    assert found.attention_operations == 4 * 8 * (10 + 5 + 6 + 7) + 6 * 2 * numbers * 4
+    short = work(replace(CONFIG, recurrence=RecurrentConfig(frozenset({0}), 3, 8)), 2, 24, [1], [1])
+    assert short.weight_bytes == (3 * mlp + 2 * (LAYER - mlp) + 4 * 8 * 8 + HEAD) * 2

@@ -18,20 +18,28 @@ from gpu_worker.kernels.kv_sizes import StateShape
 from gpu_worker.kernels.recurrence import Decay, Filters, StateCache
 from gpu_worker.kernels.reference.attention import ReferenceStep
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
+from gpu_worker.kernels.triton.recurrence import ChunkedStep
 from tests.support.paged import make_step
 
 pytestmark = pytest.mark.usefixtures("poisoned")
 
 TOLERANCES = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
-ROWS = [(1, 1), (1, 2), (1, 33), (5, 64), (20, 20), (9, 21), (40, 47)]
+ROWS = [(1, 1), (1, 2), (1, 33), (5, 64), (20, 20), (9, 21), (40, 47), (130, 141)]
 """Tokens and context of each row: texts begin, go on, and are computed whole."""
 
 Begin = Callable[[StepMetadata], StepAttention]
 
 
-@pytest.fixture(params=["reference", "native"])
+class Chunked(ReferenceStep, ChunkedStep):
+    """As on GPUs."""
+
+    apply_delta_rule = ChunkedStep.apply_delta_rule
+
+
+@pytest.fixture(params=["reference", "in chunks", "native"])
 def begin(request: pytest.FixtureRequest, native: ctypes.CDLL) -> Begin:
-    return ReferenceStep if request.param == "reference" else Attention(native).begin
+    ways: dict[str, Begin] = {"reference": ReferenceStep, "in chunks": Chunked}
+    return ways.get(request.param, Attention(native).begin)
 
 
 @dataclass(frozen=True)
@@ -141,6 +149,7 @@ def delta(
     qkv = torch.randn(tokens, 2 * queries + values, generator=generator).to(dtype)
     gates = torch.randn(tokens, 2 * heads, generator=generator)
     rate, bias = -torch.rand(heads, generator=generator), torch.randn(heads, generator=generator)
+    rate[0] *= 200  # forgets nearly all, or all, with a token
     query, key, value = qkv.double().split([queries, queries, values], dim=1)
     query, key = (
         (each / (each.square().sum(-1, keepdim=True) + 1e-6).sqrt()).repeat_interleave(heads // key_heads, 1)
@@ -165,7 +174,7 @@ def delta(
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES)
-@pytest.mark.parametrize("block_size", [1, 7, 64])
+@pytest.mark.parametrize("block_size", [1, 7, 128])
 @pytest.mark.parametrize(
     ("key_heads", "heads", "key_size", "value_size"),
     [(1, 1, 1, 1), (2, 4, 21, 40), (1, 2, 64, 64), (2, 2, 16, 33)],
@@ -188,6 +197,23 @@ def test_delta_rule(
     assert out.dtype == dtype
     assert_close(out.double(), texts.own(layer.results), atol=TOLERANCES[dtype], rtol=TOLERANCES[dtype])
     texts.check(matrices, layer.after, 1e-5)
+
+
+def test_heads_of_values_may_lie_apart(begin: Begin) -> None:
+    """As in GGUF files: the same numbers in another order give the same results in that order."""
+    texts, sizes = make(16), (2, 6, 8, 5)
+    layer, order = delta(texts, *sizes, torch.float32), torch.arange(6).view(2, 3).T.flatten()
+
+    def compute(qkv: Tensor, gates: Tensor, decay: Decay, tiled: bool) -> Tensor:
+        matrices = torch.zeros(blocks_of(texts), *sizes[1:])
+        cache = StateCache(layer.shape, 16, torch.empty(0), matrices)
+        return begin(texts.step).delta_rule(qkv, gates, decay, cache, tiled).unflatten(1, (6, 5))
+
+    qkv, gates = texts.own(layer.qkv), texts.own(layer.gates)
+    moved = torch.cat((qkv[:, :32], qkv[:, 32:].unflatten(1, (6, 5))[:, order].flatten(1)), dim=1)
+    decay = Decay(layer.decay.rate[order], layer.decay.bias[order])
+    apart = compute(moved, gates.unflatten(1, (2, 6))[:, :, order].flatten(1), decay, True)
+    assert_close(apart, compute(qkv, gates, layer.decay, False)[:, order], atol=1e-6, rtol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES)

@@ -12,6 +12,7 @@ from tokenizers.models import BPE
 from tokenizers.normalizers import NFC, Replace
 from tokenizers.pre_tokenizers import Split
 from transformers.integrations.gguf import convert_gguf_tokenizer, get_gguf_tokenizer
+from transformers.models.qwen3_5.tokenization_qwen3_5 import PRETOKENIZE_REGEX
 
 from ops.runtime.gguf.file import read_gguf
 from ops.runtime.gguf.splits import SPLITS
@@ -113,6 +114,17 @@ def test_text_is_split_as_in_transformers(tmp_path: Path, pre: str) -> None:
     if pre == "qwen2":
         theirs.normalizer = NFC()  # as in Qwen2Tokenizer; its reader of GGUF files leaves it out
     equal(ours, theirs)
+
+
+def test_text_is_split_as_in_qwen_3_5(tmp_path: Path) -> None:
+    """Marks belong to the letters before them. The split is that of transformers' own tokenizer."""
+    assert SPLITS["qwen35"] == ((PRETOKENIZE_REGEX,), False)
+    path = write_gguf(tmp_path / "a.gguf", shipped() | {"tokenizer.ggml.pre": "qwen35"}, {})
+    found = Tokenizer.from_str(json.dumps(tokenizer_of(read_gguf(path))))
+    text = "हिन्दी 12 e\u0301"
+    parts = found.pre_tokenizer.pre_tokenize_str(text)
+    assert [text[slice(*place)] for _, place in parts] == ["हिन्दी", " ", "1", "2", " e\u0301"]
+    assert found.normalizer.normalize_str("e\u0301") == "\u00e9"
 
 
 def test_text_is_split_as_in_deepseek_3(tmp_path: Path) -> None:

@@ -1,0 +1,50 @@
+"""Recurrent layers on GPUs, in PyTorch: prompts in chunks, because a token has too little to do for a launch
+of its own.
+
+Within a chunk the changes of a state depend on each other linearly, so that one triangular system has them
+all (Yang et al. 2024, "Parallelizing Linear Transformers with the Delta Rule over Sequence Length"). With
+c[i] for the product of what is kept up to token i:
+
+    A[i, j] = update[i] (key[i] . key[j]) c[i] / c[j]  for j < i
+    (I + A) changes = update (value - c key S)
+    results = c query S + sum of (query[i] . key[j]) c[i] / c[j] changes[j] for j <= i
+"""
+
+import torch
+from torch import Tensor
+
+from gpu_worker.kernels.reference.recurrence import RecurrentStep, Tokens
+
+CHUNK = 64
+"""Tokens that are computed together."""
+
+
+class ChunkedStep(RecurrentStep):
+    """See `StepRecurrence`."""
+
+    def apply_delta_rule(self, state: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        """See `RecurrentStep`. A token's result depends a little on where chunks begin."""
+        count = tokens.value.shape[1]
+        if count == 1:
+            return super().apply_delta_rule(state, tokens)
+        results = torch.empty_like(tokens.value)
+        for first in range(0, count, CHUNK):
+            chunk = slice(first, min(first + CHUNK, count))
+            results[:, chunk], state = _chunk(state, tokens.part(chunk))
+        return results, state
+
+
+def _chunk(state: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
+    """See `apply_delta_rule`."""
+    query, key, value = (each.transpose(1, 2) for each in (tokens.query, tokens.key, tokens.value))
+    update = tokens.update.transpose(1, 2)[..., None]
+    summed = tokens.forget.cumsum(1).transpose(1, 2)[..., None]  # log c, [rows, heads, tokens, 1]
+    between = (summed - summed.transpose(2, 3)).tril().exp().tril()  # c[i] / c[j]
+    since = summed.exp()
+    system = (update * (key @ key.transpose(2, 3)) * between).tril(-1)
+    missing = update * (value - since * (key @ state))
+    changes = torch.linalg.solve_triangular(system, missing, upper=False, unitriangular=True)
+    results = since * (query @ state) + (query @ key.transpose(2, 3) * between) @ changes
+    until = (summed[:, :, -1:] - summed).exp()
+    state = state * since[:, :, -1:] + (key * until).transpose(2, 3) @ changes
+    return results.transpose(1, 2), state

@@ -1,0 +1,44 @@
+"""Models with recurrent layers of GGUF files: keys of config.json that only these have."""
+
+from typing import Any
+
+from ops.runtime.gguf.keys import Keys
+from ops.runtime.gguf.mixtures import SIGMOID, experts
+
+
+def qwen35(keys: Keys) -> dict[str, Any]:
+    """Qwen 3.5. llama.cpp has the value heads of a key head as far apart as there are key heads."""
+    heads = keys.number("ssm.time_step_rank")
+    return {
+        "full_attention_interval": keys.number("full_attention_interval", 4),
+        "linear_conv_kernel_dim": keys.number("ssm.conv_kernel"),
+        "linear_num_key_heads": keys.number("ssm.group_count"),
+        "linear_key_head_dim": keys.number("ssm.state_size"),
+        "linear_num_value_heads": heads,
+        "linear_value_head_dim": keys.number("ssm.inner_size") // heads,
+        "value_heads_tiled": True,
+    }
+
+
+def qwen35moe(keys: Keys) -> dict[str, Any]:
+    """Qwen 3.5 with experts."""
+    shared = keys.number("expert_shared_feed_forward_length", keys.number("expert_feed_forward_length"))
+    return {**qwen35(keys), **experts(keys, True), "shared_expert_intermediate_size": shared}
+
+
+def lfm2(keys: Keys) -> dict[str, Any]:
+    """LFM2. Layers without key heads are convolutions."""
+    kinds = ["full_attention" if heads else "conv" for heads in keys.layers("attention.head_count_kv")]
+    return {
+        "layer_types": kinds,
+        "conv_L_cache": keys.number("shortconv.l_cache"),
+        "conv_bias": keys.has(f"blk.{kinds.index('conv') if 'conv' in kinds else 0}.shortconv.conv.bias"),
+        "block_auto_adjust_ff_dim": False,
+        "norm_eps": keys.number("attention.layer_norm_rms_epsilon"),
+    }
+
+
+def lfm2moe(keys: Keys) -> dict[str, Any]:
+    """LFM2 with experts."""
+    found = {**lfm2(keys), **experts(keys, True, SIGMOID)}
+    return found | {"num_dense_layers": found["first_k_dense_replace"]}
