@@ -29,15 +29,15 @@ struct Rows {
     int64_t block(int64_t row, int64_t position) const { return tables[row * blocks + position / block_size]; }
 };
 
-// Bring a row's state forward: `fill(block)` reads it from a block, or makes it that of no tokens (block -1),
-// `compute(token)` goes on with a token of the step, and `keep(block)` writes it to a block.
-template <class Fill, class Compute, class Keep>
-void recur(const Rows& rows, int64_t row, const Fill& fill, const Compute& compute, const Keep& keep) {
+// Bring a row's state forward: `begin(block)` reads it from a block, or makes it that of no tokens (block -1), and
+// `compute(token, block)` goes on with a token of the step, and writes it to the block, if that is not -1.
+template <class Begin, class Compute>
+void recur(const Rows& rows, int64_t row, const Begin& begin, const Compute& compute) {
     int64_t at = rows.position(row);
-    fill(at ? rows.block(row, at - 1) : -1);
+    begin(at ? rows.block(row, at - 1) : -1);
     for (int64_t token = rows.begin(row); token < rows.end(row); ++token, ++at) {
-        compute(token);
-        if ((at + 1) % rows.block_size == 0 || token + 1 == rows.end(row)) keep(rows.block(row, at));
+        const bool kept = (at + 1) % rows.block_size == 0 || token + 1 == rows.end(row);
+        compute(token, kept ? rows.block(row, at) : -1);
     }
 }
 
@@ -76,16 +76,14 @@ void convolve(const Rows& rows, const T* inputs, int64_t stride, int64_t channel
                     for (int64_t tap = 0; tap < kept; ++tap)
                         seen[tap] = block < 0 ? f32x16{} : load_some(states + (block * kept + tap) * channels + channel, lanes);
                 },
-                [&](int64_t token) {
+                [&](int64_t token, int64_t block) {
                     seen[kept] = load_some(inputs + token * stride + channel, lanes);
                     f32x16 sums = {};
                     for (int64_t tap = 0; tap < taps; ++tap) sums += seen[tap] * filter[tap];
                     sums += added;
                     store_some(out + token * channels + channel, activated ? activate(Activation::silu, sums) : sums, lanes);
                     for (int64_t tap = 0; tap < kept; ++tap) seen[tap] = seen[tap + 1];
-                },
-                [&](int64_t block) {
-                    for (int64_t tap = 0; tap < kept; ++tap)
+                    for (int64_t tap = 0; block >= 0 && tap < kept; ++tap)
                         store_some(states + (block * kept + tap) * channels + channel, seen[tap], lanes);
                 });
         }
@@ -114,27 +112,35 @@ void normalized(const T* from, int64_t count, float factor, float* to) {
 constexpr int64_t WIDTH = 2;              // vectors of a task's columns
 constexpr int64_t COLUMNS = WIDTH * LANES;  // its columns
 
-// One token: matrix [key_size, COLUMNS] and the task's columns of the value; the result takes the value's place.
-inline void apply(float* matrix, int64_t key_size, const float* query, const float* key, float kept, float update,
-                  f32x16 (&value)[WIDTH]) {
+// Where a task's columns of a matrix are: rows of COLUMNS numbers, `stride` numbers apart.
+struct Matrix {
+    float* numbers;
+    int64_t stride;
+
+    float* row(int64_t i) const { return numbers + i * stride; }
+};
+
+// One token: `from` with `key_size` rows becomes `to`, which may be the same place. `value`: the task's columns of the
+// token's value; the result takes their place.
+inline void apply(const Matrix& from, const Matrix& to, int64_t key_size, const float* query, const float* key, float kept,
+                  float update, f32x16 (&value)[WIDTH]) {
     f32x16 sums[2][WIDTH] = {};  // of even and odd rows
-    const auto add = [&](int64_t i, f32x16(&to)[WIDTH], const float* factors) {
-        for (int64_t w = 0; w < WIDTH; ++w) to[w] += load(matrix + i * COLUMNS + w * LANES) * factors[i];
+    const auto add = [&](int64_t i, f32x16(&sum)[WIDTH]) {
+        for (int64_t w = 0; w < WIDTH; ++w) sum[w] += load(from.row(i) + w * LANES) * key[i];
     };
     int64_t i = 0;
     for (; i + 2 <= key_size; i += 2) {
-        add(i, sums[0], key);
-        add(i + 1, sums[1], key);
+        add(i, sums[0]);
+        add(i + 1, sums[1]);
     }
-    if (i < key_size) add(i, sums[0], key);
+    if (i < key_size) add(i, sums[0]);
     f32x16 change[WIDTH], results[2][WIDTH] = {};
     for (int64_t w = 0; w < WIDTH; ++w) change[w] = (value[w] - (sums[0][w] + sums[1][w]) * kept) * update;
-    const auto move = [&](int64_t i, f32x16(&to)[WIDTH]) {
+    const auto move = [&](int64_t i, f32x16(&result)[WIDTH]) {
         for (int64_t w = 0; w < WIDTH; ++w) {
-            float* at = matrix + i * COLUMNS + w * LANES;
-            const f32x16 moved = load(at) * kept + change[w] * key[i];
-            store(at, moved);
-            to[w] += moved * query[i];
+            const f32x16 moved = load(from.row(i) + w * LANES) * kept + change[w] * key[i];
+            store(to.row(i) + w * LANES, moved);
+            result[w] += moved * query[i];
         }
     };
     for (i = 0; i + 2 <= key_size; i += 2) {
@@ -161,26 +167,34 @@ void delta_rule(const Rows& rows, const Sizes& sizes, const T* qkv, const float*
     parallel_for(rows.count * sizes.heads * pieces, [&](int64_t task, int) {
         thread_local std::vector<float> memory;
         memory.resize((COLUMNS + 2) * sizes.key_size + LANES);
-        float* const matrix = memory.data() + LANES - (reinterpret_cast<uintptr_t>(memory.data()) / sizeof(float)) % LANES;
-        float *const query = matrix + COLUMNS * sizes.key_size, *const key = query + sizes.key_size;
+        float* const aligned = memory.data() + LANES - (reinterpret_cast<uintptr_t>(memory.data()) / sizeof(float)) % LANES;
+        const Matrix own{aligned, COLUMNS};
+        float *const query = aligned + COLUMNS * sizes.key_size, *const key = query + sizes.key_size;
         const int64_t first = task % pieces * COLUMNS, columns = std::min(COLUMNS, sizes.value_size - first);
         const int64_t head = task / pieces % sizes.heads, row = task / pieces / sizes.heads;
         const int64_t key_head = sizes.key_head(head);
-        const auto state = [&](int64_t block) {
-            return states + (block * sizes.heads + head) * sizes.key_size * sizes.value_size + first;
+        // A block's matrix is read and written where it is, unless the task has fewer columns than it computes.
+        const bool whole = columns == COLUMNS;
+        const auto in_block = [&](int64_t block) {
+            return Matrix{states + (block * sizes.heads + head) * sizes.key_size * sizes.value_size + first, sizes.value_size};
         };
+        const auto copy = [&](const Matrix& from, const Matrix& to) {
+            for (int64_t i = 0; i < sizes.key_size; ++i) std::memcpy(to.row(i), from.row(i), columns * sizeof(float));
+        };
+        Matrix from = own;
         recur(
             rows, row,
             [&](int64_t block) {
-                if (block < 0 || columns < COLUMNS) std::fill_n(matrix, COLUMNS * sizes.key_size, 0.0f);
-                if (block < 0) return;
-                for (int64_t i = 0; i < sizes.key_size; ++i)
-                    std::memcpy(matrix + i * COLUMNS, state(block) + i * sizes.value_size, columns * sizeof(float));
+                if (block < 0 || !whole) std::fill_n(aligned, COLUMNS * sizes.key_size, 0.0f);
+                if (block >= 0 && whole)
+                    from = in_block(block);
+                else if (block >= 0)
+                    copy(in_block(block), own);
             },
-            [&](int64_t token) {
-                const T* from = qkv + token * stride;
-                normalized(from + key_head * sizes.key_size, sizes.key_size, factor, query);
-                normalized(from + queries + key_head * sizes.key_size, sizes.key_size, 1.0f, key);
+            [&](int64_t token, int64_t block) {
+                const T* numbers = qkv + token * stride;
+                normalized(numbers + key_head * sizes.key_size, sizes.key_size, factor, query);
+                normalized(numbers + queries + key_head * sizes.key_size, sizes.key_size, 1.0f, key);
                 const float* gate = gates + token * 2 * sizes.heads + head;
                 const float forget = gate[sizes.heads] + bias[head];
                 const float softplus = forget > 20 ? forget : std::log1p(std::exp(forget));
@@ -188,14 +202,13 @@ void delta_rule(const Rows& rows, const Sizes& sizes, const T* qkv, const float*
                 const int64_t at = head * sizes.value_size + first;
                 f32x16 value[WIDTH];
                 for (int64_t w = 0; w < WIDTH; ++w)
-                    value[w] = load_some(from + 2 * queries + at + w * LANES, columns - w * LANES);
-                apply(matrix, sizes.key_size, query, key, std::exp(rate[head] * softplus), update, value);
+                    value[w] = load_some(numbers + 2 * queries + at + w * LANES, columns - w * LANES);
+                const Matrix to = block >= 0 && whole ? in_block(block) : own;
+                apply(from, to, sizes.key_size, query, key, std::exp(rate[head] * softplus), update, value);
                 for (int64_t w = 0; w < WIDTH; ++w)
                     store_some(out + token * values + at + w * LANES, value[w], columns - w * LANES);
-            },
-            [&](int64_t block) {
-                for (int64_t i = 0; i < sizes.key_size; ++i)
-                    std::memcpy(state(block) + i * sizes.value_size, matrix + i * COLUMNS, columns * sizeof(float));
+                if (block >= 0 && !whole) copy(own, in_block(block));
+                from = to;
             });
     });
 }
