@@ -52,11 +52,13 @@ _DELTA_NETS = {
     "attn_gate": "linear_attn.in_proj_z",
     "ssm_alpha": "linear_attn.in_proj_a",
     "ssm_beta": "linear_attn.in_proj_b",
+    "ssm_ba": "linear_attn.in_proj_ba",
     "ssm_conv1d": "linear_attn.conv1d",
     "ssm_norm": "linear_attn.norm",
     "ssm_out": "linear_attn.out_proj",
+    **{f"ffn_{one}_shexp": f"mlp.shared_expert.{one}_proj" for one in ("gate", "up", "down")},
 }
-"""Names of Qwen 3.5."""
+"""Names of Qwen 3.5 and Qwen3-Next."""
 _SHORT_CONVOLUTIONS = {
     "attn_norm": "operator_norm",
     "attn_q_norm": "self_attn.q_layernorm",
@@ -98,11 +100,7 @@ _OTHER_NAMES: Mapping[str, Mapping[str, str]] = {
         "post_attention_norm": "post_attention_layernorm",
         "ffn_gate_inp": "mlp.router",
     },
-    "qwen35": _DELTA_NETS,
-    "qwen35moe": {
-        **_DELTA_NETS,
-        **{f"ffn_{one}_shexp": f"mlp.shared_expert.{one}_proj" for one in ("gate", "up", "down")},
-    },
+    **dict.fromkeys(("qwen35", "qwen35moe", "qwen3next"), _DELTA_NETS),
     "lfm2": _SHORT_CONVOLUTIONS,
     "lfm2moe": _SHORT_CONVOLUTIONS,
     "deepseek2": {

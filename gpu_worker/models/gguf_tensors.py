@@ -54,7 +54,7 @@ class GgufTensors:
             }
         except (FileError, OSError, RuntimeError) as error:
             raise ModelError(str(error).partition("\n")[0]) from error
-        self._one_more = architecture in ("gemma", "gemma2", "gemma3", "qwen35", "qwen35moe")
+        self._one_more = architecture in ("gemma", "gemma2", "gemma3", "qwen35", "qwen35moe", "qwen3next")
         self._places: dict[str, list[TensorPlace]] = {}
         for own, whole in sorted(gguf.tensors.items()):  # key is before value
             if own not in FACTORS:

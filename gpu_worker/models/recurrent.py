@@ -90,21 +90,21 @@ def _inputs(names: DeltaNet, sizes: RecurrentConfig, hidden: int, weights: Weigh
     """The joint projection [channels + values, hidden]: queries, keys, values, gates of results."""
     values = sizes.heads * sizes.value_size
     queries = (sizes.channels - values) // 2
-    if len(names.inputs) > 1:
+    if not weights.has(f"{names.inputs_by_head}.weight"):
         parts = [[RankRows(queries), RankRows(queries), RankRows(values)], [RankRows(values)]]
         return weights.split_outputs(dict(zip(names.inputs, parts, strict=True)), hidden, False)[0]
     own, each = sizes.key_size, values // sizes.key_heads
-    return _by_part(names.inputs[0], [own, own, each, each], sizes, hidden, weights)
+    return _by_part(names.inputs_by_head, [own, own, each, each], sizes, hidden, weights)
 
 
 def _gates(names: DeltaNet, sizes: RecurrentConfig, hidden: int, weights: Weights) -> Tensor:
     """The joint projection [2 * heads, hidden] to what updates and decays are computed from."""
-    if len(names.gates) > 1:
+    if not weights.has(f"{names.gates_by_head}.weight"):
         return weights.split_outputs({name: [RankRows(sizes.heads)] for name in names.gates}, hidden, False)[
             0
         ]
     each = sizes.heads // sizes.key_heads
-    return _by_part(names.gates[0], [each, each], sizes, hidden, weights)
+    return _by_part(names.gates_by_head, [each, each], sizes, hidden, weights)
 
 
 def _by_part(

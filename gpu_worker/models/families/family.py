@@ -101,11 +101,14 @@ class Latent:
 class DeltaNet:
     """Gated delta nets: names of the checkpoint's tensors."""
 
-    inputs: tuple[str, ...] = ("linear_attn.in_proj_qkv", "linear_attn.in_proj_z")
-    """Projections of queries, keys and values, and of the gates of results. One name: both in one tensor, by
-    key head."""
-    gates: tuple[str, ...] = ("linear_attn.in_proj_b", "linear_attn.in_proj_a")
-    """Projections to what updates and decays are computed from. One name: as above."""
+    inputs: tuple[str, str] = ("linear_attn.in_proj_qkv", "linear_attn.in_proj_z")
+    """Projections of queries, keys and values, and of the gates of results."""
+    inputs_by_head: str = "linear_attn.in_proj_qkvz"
+    """Both in one tensor, by key head."""
+    gates: tuple[str, str] = ("linear_attn.in_proj_b", "linear_attn.in_proj_a")
+    """Projections to what updates and decays are computed from."""
+    gates_by_head: str = "linear_attn.in_proj_ba"
+    """Both in one tensor, by key head."""
     filters: str = "linear_attn.conv1d"
     decay_rate: str = "linear_attn.A_log"
     """Logarithm of the rate."""

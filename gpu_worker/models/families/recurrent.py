@@ -71,7 +71,6 @@ FAMILIES: Mapping[str, Family] = {
         _QWEN,
         defaults={**_QWEN.defaults, "norm_topk_prob": True},
         experts=replace(_SHARED_EXPERT, normalized="norm_topk_prob"),
-        recurrent=DeltaNet(inputs=("linear_attn.in_proj_qkvz",), gates=("linear_attn.in_proj_ba",)),
     ),
     "Qwen3_5ForCausalLM": _QWEN,
     "Qwen3_5MoeForCausalLM": replace(

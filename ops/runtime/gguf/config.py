@@ -92,6 +92,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "deepseek2": Architecture("DeepseekV3ForCausalLM", deepseek2),
     "qwen35": Architecture("Qwen3_5ForCausalLM", qwen35),
     "qwen35moe": Architecture("Qwen3_5MoeForCausalLM", qwen35moe),
+    "qwen3next": Architecture("Qwen3NextForCausalLM", qwen35moe),
     "lfm2": Architecture("Lfm2ForCausalLM", lfm2),
     "lfm2moe": Architecture("Lfm2MoeForCausalLM", lfm2moe),
 }

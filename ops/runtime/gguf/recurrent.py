@@ -7,21 +7,26 @@ from ops.runtime.gguf.mixtures import SIGMOID, experts
 
 
 def qwen35(keys: Keys) -> dict[str, Any]:
-    """Qwen 3.5. llama.cpp has the value heads of a key head as far apart as there are key heads."""
-    heads = keys.number("ssm.time_step_rank")
+    """Qwen 3.5, whose value heads of a key head llama.cpp has as far apart as there are key heads."""
+    heads, count = keys.number("ssm.time_step_rank"), keys.number("block_count")
+    every = keys.number("full_attention_interval", 4)
+    usual = [(number + 1) % every > 0 for number in range(count)]
+    recurrent = keys.layers("attention.recurrent_layers", usual)[
+        : count - keys.number("nextn_predict_layers", 0)
+    ]
     return {
-        "full_attention_interval": keys.number("full_attention_interval", 4),
+        "layer_types": ["linear_attention" if each else "full_attention" for each in recurrent],
         "linear_conv_kernel_dim": keys.number("ssm.conv_kernel"),
         "linear_num_key_heads": keys.number("ssm.group_count"),
         "linear_key_head_dim": keys.number("ssm.state_size"),
         "linear_num_value_heads": heads,
         "linear_value_head_dim": keys.number("ssm.inner_size") // heads,
-        "value_heads_tiled": True,
+        "value_heads_tiled": keys.architecture != "qwen3next",
     }
 
 
 def qwen35moe(keys: Keys) -> dict[str, Any]:
-    """Qwen 3.5 with experts."""
+    """Qwen 3.5 with experts, and Qwen3-Next."""
     shared = keys.number("expert_shared_feed_forward_length", keys.number("expert_feed_forward_length"))
     return {**qwen35(keys), **experts(keys, True), "shared_expert_intermediate_size": shared}
 
