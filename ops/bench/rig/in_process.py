@@ -89,6 +89,7 @@ class InProcess:
                 can_draft=runner.drafter is not None,
                 **asdict(host),
                 window=limits.window,
+                recurrent=limits.recurrent,
             )
         )
         self._depth = depth

@@ -1,0 +1,157 @@
+"""Models with recurrent layers beside transformers: milliseconds between tokens, and of a prompt.
+
+`python -m ops.bench.recurrent` makes models of the sizes of Qwen 3.5 with 0.8 billion weights and LFM2 with
+350 million, but for a vocabulary of 4,096, with random weights in bfloat16. Quire is the scheduler's core and
+the worker in this process. transformers' side is a static batch with its own cache, without a scheduler. The
+two take turns."""
+
+import argparse
+import random
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+import transformers
+
+from gpu_worker.settings import WorkerSettings
+from gpu_worker.startup.load import load
+from gpu_worker.step.runner import Runner
+from ops.bench.load.workload import Question
+from ops.bench.record import write
+from ops.bench.rig.in_process import InProcess
+
+VOCABULARY = 4096
+SIZES: dict[str, tuple[str, dict[str, Any]]] = {
+    "Qwen 3.5": (
+        "Qwen3_5TextConfig",
+        {
+            "intermediate_size": 3584,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 2,
+        }
+        | {"head_dim": 256, "linear_num_key_heads": 16, "linear_num_value_heads": 16},
+    ),
+    "LFM2": (
+        "Lfm2Config",
+        {
+            "intermediate_size": 6656,
+            "num_hidden_layers": 16,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 8,
+        }
+        | {"full_attn_idxs": [2, 5, 8, 10, 12, 14]},
+    ),
+}
+USERS = (1, 8, 32)
+PROMPT = 256
+"""Tokens of each user's prompt."""
+LONG = 512
+"""Tokens of the prompt that is timed."""
+ANSWER = 24
+"""Tokens of each answer."""
+
+
+def make(name: str, directory: Path, seed: int, **smaller: Any) -> None:
+    """Write the model of `SIZES`, or a `smaller` one."""
+    torch.manual_seed(seed)
+    kind, sizes = SIZES[name]
+    ends: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+    every = {"hidden_size": 1024, "vocab_size": VOCABULARY, "tie_word_embeddings": True}
+    config = getattr(transformers, kind)(**every | {"max_position_embeddings": 2048} | ends | sizes | smaller)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    model.save_pretrained(directory)
+
+
+def quire(runner: Runner, seed: int) -> dict[str, float]:
+    """Milliseconds between tokens by number of users, and of a prompt."""
+    chance, found = random.Random(seed), dict[str, float]()
+
+    def drawn(count: int) -> list[int]:
+        return [chance.randrange(VOCABULARY) for _ in range(count)]
+
+    for users in USERS:
+        engine = InProcess(runner)
+        asked = [engine.ask(Question(drawn(PROMPT), ANSWER)) for _ in range(users)]
+        engine.run()
+        begun = max(each.answer.chunks[0] for each in asked)
+        gaps = [
+            later - earlier
+            for each in asked
+            for earlier, later in zip(each.answer.chunks, each.answer.chunks[1:], strict=False)
+            if earlier >= begun
+        ]
+        found[f"{users} users"] = 1000 * median(gaps)
+    engine = InProcess(runner)
+    asked = [engine.ask(Question(drawn(LONG), 1))]
+    engine.run()
+    found[f"prompt of {LONG}"] = 1000 * (asked[0].answer.chunks[0] - asked[0].answer.sent)
+    return found
+
+
+def static(model: Any, seed: int) -> dict[str, float]:
+    """The same by transformers."""
+    chance, found = torch.Generator().manual_seed(seed), dict[str, float]()
+    with torch.inference_mode():
+        for users in USERS:
+            prompts = torch.randint(VOCABULARY, (users, PROMPT), generator=chance)
+            out, times = model(prompts, use_cache=True, logits_to_keep=1), list[float]()
+            for _ in range(ANSWER - 1):
+                begun = time.perf_counter()
+                token = out.logits[:, -1:].argmax(-1)
+                out = model(token, past_key_values=out.past_key_values, use_cache=True)
+                times.append(time.perf_counter() - begun)
+            found[f"{users} users"] = 1000 * median(times)
+        begun = time.perf_counter()
+        prompt = torch.randint(VOCABULARY, (1, LONG), generator=chance)
+        model(prompt, use_cache=True, logits_to_keep=1).logits.argmax(-1)
+        found[f"prompt of {LONG}"] = 1000 * (time.perf_counter() - begun)
+    return found
+
+
+def compare(directory: Path, rounds: int, seed: int) -> dict[str, Any]:
+    """Milliseconds of both, medians of the rounds, and how many times as long transformers takes."""
+    settings = {"model": directory, "model_name": "m", "device": "cpu", "dtype": "bfloat16"}
+    runner = load(WorkerSettings.model_validate(settings | {"kv_memory": 4 << 30, "max_model_len": 1024}))
+    threads = torch.get_num_threads()
+    model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.bfloat16).eval()
+    taken: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    quire(runner, seed)  # steps are recorded
+    for turn in range(1, rounds + 1):
+        torch.set_num_threads(threads)
+        for name, times in (
+            ("transformers", static(model, seed + turn)),
+            ("quire", quire(runner, seed + turn)),
+        ):
+            for what, milliseconds in times.items():
+                taken[what][name].append(milliseconds)
+    return {
+        what: {name: round(median(times), 2) for name, times in both.items()}
+        | {"times": round(median(both["transformers"]) / median(both["quire"]), 2)}
+        for what, both in taken.items()
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=Path("ops/bench/results/recurrent.json"))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    results: dict[str, Any] = {"milliseconds": {}}
+    for name in SIZES:
+        with tempfile.TemporaryDirectory() as folder:
+            make(name, Path(folder), options.seed)
+            results["milliseconds"][name] = compare(Path(folder), options.rounds, options.seed)
+            print(name, results["milliseconds"][name], flush=True)
+    write(options.out, "recurrent", options.seed, results)
+
+
+if __name__ == "__main__":
+    main()
