@@ -170,6 +170,16 @@ CALLS: Mapping[str, CallFormat] = {
         between=", ",
         last="]",
     ),
+    "lfm2": CallFormat(
+        signs=("<|tool_list_start|>",),
+        syntax=PYTHON_CALLS,
+        begin=("<|tool_call_start|>",),
+        end="<|tool_call_end|>",
+        call="$name($arguments)",
+        first="<|tool_call_start|>[",
+        between=", ",
+        last="]<|tool_call_end|>",
+    ),
     "pythonic": CallFormat(
         signs=("[func_name1(",),
         syntax=PYTHON_CALLS,

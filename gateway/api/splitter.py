@@ -8,7 +8,7 @@ import re
 from typing import NamedTuple
 
 from gateway.api.calls import Call, Functions, read_calls
-from proto.tokenizer_pb2 import JSON_CALLS, NAMED_JSON, XML_PAIRS, AnswerFormat
+from proto.tokenizer_pb2 import JSON_CALLS, NAMED_JSON, PYTHON_CALLS, XML_PAIRS, AnswerFormat
 
 
 class Pieces(NamedTuple):
@@ -38,8 +38,8 @@ class Splitter:
         self._after_call = False
         self._call: list[str] | None = None
         """The call that is under way: its mark, then its text."""
-        self._quoted = False
-        """The call's text ends within a string of JSON."""
+        self._quoted = ""
+        """The quote of a string of JSON or Python, within which the call's text ends; empty: of none."""
         self._escape = ""
         """A backslash that ends the call's text, and changes what the next character means."""
         self._reasoning: list[str] = []
@@ -92,7 +92,7 @@ class Splitter:
         if self.thinking and mark == self._form.thought_end:
             self.thinking, self._space, self._skip_space, self._begun = False, "", True, False
         elif mark in self._calls_begin:
-            self._call, self._quoted, self._escape = [mark], False, ""
+            self._call, self._quoted, self._escape = [mark], "", ""
         elif mark == self._form.thought_begin:
             self.thinking, self._space, self._skip_space = True, "", True
         return True
@@ -133,17 +133,19 @@ class Splitter:
             self._end_call(mark)
         else:
             self._end_call("")
-            self._call, self._quoted, self._escape = [mark], False, ""
+            self._call, self._quoted, self._escape = [mark], "", ""
         return True
 
     def _note_quotes(self, text: str) -> None:
-        if self._form.call_syntax in (JSON_CALLS, NAMED_JSON):
-            text, self._escape = self._escape + text, ""
-            for found in _QUOTE.findall(text):
-                if found == '"':
-                    self._quoted = not self._quoted
-                elif found == "\\":
-                    self._escape = found
+        quotes = _QUOTES.get(self._form.call_syntax)
+        if quotes is None:
+            return
+        text, self._escape = self._escape + text, ""
+        for found in quotes.findall(text):
+            if found == "\\":
+                self._escape = found
+            elif len(found) == 1 and self._quoted in ("", found):
+                self._quoted = "" if self._quoted else found
 
     def _end_call(self, mark: str, complete: bool = True) -> None:
         assert self._call is not None
@@ -193,4 +195,9 @@ def _find(text: str, marks: tuple[str, ...]) -> tuple[int, str]:
     return first, found
 
 
-_QUOTE = re.compile(r'\\.|\\|"', re.DOTALL)
+_JSON_QUOTES = re.compile(r'\\.|\\|"', re.DOTALL)
+_QUOTES = {
+    JSON_CALLS: _JSON_QUOTES,
+    NAMED_JSON: _JSON_QUOTES,
+    PYTHON_CALLS: re.compile(r"""\\.|\\|["']""", re.DOTALL),
+}

@@ -10,6 +10,7 @@ import random
 import tempfile
 import time
 from collections import defaultdict
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -52,8 +53,11 @@ PROMPT = 256
 """Tokens of each user's prompt."""
 LONG = 512
 """Tokens of the prompt that is timed."""
-ANSWER = 24
-"""Tokens of each answer."""
+ANSWER = 160
+"""Tokens of each answer of Quire's: so many that all users' prompts have been computed before the first one
+ends."""
+STEPS = 24
+"""Tokens of each answer of transformers', whose prompts are computed together."""
 
 
 def make(name: str, directory: Path, seed: int, **smaller: Any) -> None:
@@ -78,12 +82,15 @@ def quire(runner: Runner, seed: int) -> dict[str, float]:
         engine = InProcess(runner)
         asked = [engine.ask(Question(drawn(PROMPT), ANSWER)) for _ in range(users)]
         engine.run()
-        begun = max(each.answer.chunks[0] for each in asked)
+        begun, ended = (
+            max(each.answer.chunks[0] for each in asked),
+            min(each.answer.chunks[-1] for each in asked),
+        )
         gaps = [
             later - earlier
             for each in asked
-            for earlier, later in zip(each.answer.chunks, each.answer.chunks[1:], strict=False)
-            if earlier >= begun
+            for earlier, later in pairwise(each.answer.chunks)
+            if begun <= earlier and later <= ended
         ]
         found[f"{users} users"] = 1000 * median(gaps)
     engine = InProcess(runner)
@@ -100,7 +107,7 @@ def static(model: Any, seed: int) -> dict[str, float]:
         for users in USERS:
             prompts = torch.randint(VOCABULARY, (users, PROMPT), generator=chance)
             out, times = model(prompts, use_cache=True, logits_to_keep=1), list[float]()
-            for _ in range(ANSWER - 1):
+            for _ in range(STEPS):
                 begun = time.perf_counter()
                 token = out.logits[:, -1:].argmax(-1)
                 out = model(token, past_key_values=out.past_key_values, use_cache=True)

@@ -78,6 +78,11 @@ EXAMPLES = {
         f"[weather(city={PLAIN!r}, days=3, at={{'x': [True]}}), clock()]",
         [("weather", SIMPLE), ("clock", {})],
     ),
+    "lfm2": (
+        "lfm2",
+        f"<|tool_call_start|>[weather(city={PLAIN!r}, days=3, at={{'x': [True]}}), clock()]<|tool_call_end|>",
+        [("weather", SIMPLE), ("clock", {})],
+    ),
     "harmony": (
         "harmony",
         "<|channel|>commentary to=functions.weather <|constrain|>json<|message|>" + ARGUMENTS,

@@ -13,7 +13,8 @@ def test_both_are_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: s
     monkeypatch.setattr(recurrent, "USERS", (1, 2))
     monkeypatch.setattr(recurrent, "PROMPT", 9)
     monkeypatch.setattr(recurrent, "LONG", 20)
-    monkeypatch.setattr(recurrent, "ANSWER", 4)
+    monkeypatch.setattr(recurrent, "ANSWER", 8)
+    monkeypatch.setattr(recurrent, "STEPS", 4)
     smaller = {"hidden_size": 64, "num_hidden_layers": 4, "intermediate_size": 64, "full_attn_idxs": [2]}
     recurrent.make(name, tmp_path, 0, **smaller)
     assert read_config(tmp_path).recurrent
