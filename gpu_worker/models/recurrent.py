@@ -90,7 +90,7 @@ def _inputs(names: DeltaNet, sizes: RecurrentConfig, hidden: int, weights: Weigh
     """The joint projection [channels + values, hidden]: queries, keys, values, gates of results."""
     values = sizes.heads * sizes.value_size
     queries = (sizes.channels - values) // 2
-    if not weights.has(f"{names.inputs_by_head}.weight"):
+    if not weights.has_any(f"{names.inputs_by_head}."):
         parts = [[RankRows(queries), RankRows(queries), RankRows(values)], [RankRows(values)]]
         return weights.split_outputs(dict(zip(names.inputs, parts, strict=True)), hidden, False)[0]
     own, each = sizes.key_size, values // sizes.key_heads
@@ -99,7 +99,7 @@ def _inputs(names: DeltaNet, sizes: RecurrentConfig, hidden: int, weights: Weigh
 
 def _gates(names: DeltaNet, sizes: RecurrentConfig, hidden: int, weights: Weights) -> Tensor:
     """The joint projection [2 * heads, hidden] to what updates and decays are computed from."""
-    if not weights.has(f"{names.gates_by_head}.weight"):
+    if not weights.has_any(f"{names.gates_by_head}."):
         return weights.split_outputs({name: [RankRows(sizes.heads)] for name in names.gates}, hidden, False)[
             0
         ]

@@ -84,6 +84,15 @@ CASES["mxfp4, stacked"] = (
     {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]},
 )
 CASES |= {
+    "fp8, squares, delta nets": ("Qwen3.5", checkpoints.fp8(10, 12, "weight_scale_inv"), BLOCKS),
+    "awq, delta nets by head": ("Qwen3 Next", checkpoints.awq(), {"quant_method": "awq", "group_size": 8}),
+    "bitsandbytes, short convolutions": (
+        "LFM2",
+        checkpoints.bitsandbytes(),
+        {"quant_method": "bitsandbytes"},
+    ),
+}
+CASES |= {
     "fp8, squares, stacked": ("gpt-oss", checkpoints.fp8(10, 12, "weight_scale_inv"), BLOCKS),
     "fp8, outputs, stacked": ("gpt-oss", checkpoints.fp8(1), {"quant_method": "fbgemm_fp8"}),
 }
