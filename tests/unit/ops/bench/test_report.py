@@ -187,6 +187,7 @@ def folder(tmp_path, made_up, contest) -> Path:
             "formats-steps", {"model": "m", "formats": {"awq": {"1": {"ms": 2.0, "ratio": [1, 1.1, 1.2]}}}}
         ),
         made_up("attention", ATTENTION),
+        made_up("recurrent", {"milliseconds": {"LFM2": {"1 users": {"quire": 1.0, "transformers": 2.0}}}}),
         made_up("grammars", {"schemas": 100, "libraries": {"llguidance": {"compiling, P50, ms": 1.5}}}),
         made_up("paced", {"prompt_tokens": 32, "answer_tokens": 256, "by_step_ms": {"5": [CARRIED]}}),
         made_up("front", FRONT),
