@@ -76,11 +76,13 @@ class StepRecurrence(Protocol):
 
             S = exp(g) S;   S = S + k (b (v - S^T k))^T;   o = S^T q
 
-        `qkv`: [tokens, 2 * key_heads * key_size + heads * value_size], queries first; `heads` is a multiple
-        of the key heads, and each of these serves adjacent ones, or with `tiled` every one so many heads
-        apart. Queries and keys are normalized to length 1, and queries divided by sqrt(key_size). `gates`:
-        float32 [tokens, 2 * heads]: b is the sigmoid of the first half, and the second half is what `decay`
-        makes g of. Returns [tokens, heads * value_size].
+        `qkv`: [tokens, 2 * key_heads * key_size + heads * value_size]: queries, keys, values. Queries and
+        keys are normalized to length 1, and queries divided by sqrt(key_size). There are several heads of
+        values for each key head: number h // (heads / key_heads) serves head h of the values, or number h %
+        key_heads if they are `tiled`. `gates`: float32 [tokens, 2 * heads]. Of each head the sigmoid of the
+        first number is b, and `decay` makes g of the second one; the first numbers of all heads come first.
+
+        Returns [tokens, heads * value_size].
 
         On CPUs the result of a token has the same bits in whatever rows the tokens before it were computed.
         """

@@ -1,9 +1,8 @@
 """Recurrent layers: in the place of attention, with a state in place of keys and values.
 
 A gated delta net keeps a matrix for each head, which it changes a little with each token (Yang et al. 2024).
-A short convolution keeps the latest inputs alone, as in LFM2. What tokens share is a linear product each way;
-see `kernels/recurrence.py` for what lies between these.
-"""
+A short convolution keeps the latest inputs alone, as in LFM2. Their projections are products like any other;
+what lies between these is in `kernels/recurrence.py`."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,8 +27,7 @@ class GatedDeltaNet:
         names, sizes = config.family.recurrent, config.recurrence
         assert isinstance(names, DeltaNet)
         assert sizes is not None
-        values = sizes.heads * sizes.value_size
-        queries = (sizes.channels - values) // 2
+        queries, values = sizes.queries, sizes.values
         self._inputs = kernels.linear(_inputs(names, sizes, config.hidden_size, weights))
         gates = _gates(names, sizes, config.hidden_size, weights)
         self._gates = kernels.linear(gates, dtype=torch.float32)
@@ -88,8 +86,7 @@ class GatedConvolution:
 
 def _inputs(names: DeltaNet, sizes: RecurrentConfig, hidden: int, weights: Weights) -> Tensor:
     """The joint projection [channels + values, hidden]: queries, keys, values, gates of results."""
-    values = sizes.heads * sizes.value_size
-    queries = (sizes.channels - values) // 2
+    queries, values = sizes.queries, sizes.values
     if not weights.has_any(f"{names.inputs_by_head}."):
         parts = [[RankRows(queries), RankRows(queries), RankRows(values)], [RankRows(values)]]
         return weights.split_outputs(dict(zip(names.inputs, parts, strict=True)), hidden, False)[0]
@@ -100,9 +97,8 @@ def _inputs(names: DeltaNet, sizes: RecurrentConfig, hidden: int, weights: Weigh
 def _gates(names: DeltaNet, sizes: RecurrentConfig, hidden: int, weights: Weights) -> Tensor:
     """The joint projection [2 * heads, hidden] to what updates and decays are computed from."""
     if not weights.has_any(f"{names.gates_by_head}."):
-        return weights.split_outputs({name: [RankRows(sizes.heads)] for name in names.gates}, hidden, False)[
-            0
-        ]
+        parts = {name: [RankRows(sizes.heads)] for name in names.gates}
+        return weights.split_outputs(parts, hidden, False)[0]
     each = sizes.heads // sizes.key_heads
     return _by_part(names.gates_by_head, [each, each], sizes, hidden, weights)
 

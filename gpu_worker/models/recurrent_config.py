@@ -35,10 +35,19 @@ class RecurrentConfig:
         return StateShape(self.taps - 1, self.channels, self.heads, self.key_size, self.value_size)
 
     @property
+    def queries(self) -> int:
+        """Dimensions of a token's queries, and of its keys, of all heads together."""
+        return self.key_heads * self.key_size
+
+    @property
+    def values(self) -> int:
+        """Dimensions of a token's values, of all heads together."""
+        return self.heads * self.value_size
+
+    @property
     def projected(self) -> int:
         """Outputs of a layer's projections from hidden states, and inputs of that to hidden states."""
-        values = self.heads * self.value_size
-        return self.channels + 2 * values + 2 * self.heads if self.heads else 4 * self.channels
+        return self.channels + 2 * self.values + 2 * self.heads if self.heads else 4 * self.channels
 
     def part(self, ranks: int) -> "RecurrentConfig | None":
         """One of `ranks` equal parts: whole key heads, or channels. None: they cannot be split."""
@@ -88,7 +97,9 @@ def _layers(values: Values, layers: int, name: str) -> frozenset[int]:
     types = values.get("layer_types")
     if types is None:
         every = values.positive("full_attention_interval", 4)
-        attend = values.get("full_attn_idxs", range(every - 1, layers, every))
+        attend = values.get("full_attn_idxs", list(range(every - 1, layers, every)))
+        if not isinstance(attend, list):
+            raise values.wrong("full_attn_idxs", f"a list is needed, not {attend!r}")
         types = ["full_attention" if number in attend else name for number in range(layers)]
     if not isinstance(types, list) or len(types) != layers:
         raise values.wrong("layer_types", f"a list of {layers} is needed, not {types!r}")

@@ -31,6 +31,7 @@ from gpu_worker.sampling.parameters import SamplingTable, fault_in
 from gpu_worker.sampling.rules import Rules
 from gpu_worker.step.plan import Plan
 from gpu_worker.step.pooling import SlotPooling, pooling_fault
+from gpu_worker.step.slot_states import SlotStates
 from proto.worker_pb2 import NewSlot
 
 
@@ -106,9 +107,7 @@ class Batch:
         """int64 [slots]: number of sequences that have been in each slot so far."""
         self._occupied = np.zeros(slots, np.bool_)
         self._table_lengths = np.zeros(slots, np.int32)
-        self._computed = np.zeros(slots, np.int32)
-        """int32 [slots], of recurrent models: number of tokens that each slot's state is that after; -1: none
-        of its rows has run."""
+        self.states = SlotStates(slots, limits.block_size) if limits.recurrent else None
         self._faults: dict[int, str] = {}
 
     def reset(self) -> None:
@@ -155,8 +154,8 @@ class Batch:
         good &= (samples == 0) | (first_draft == known)
         if self.pooling.kinds[held].any():
             good &= self.pooling.in_order(held, starts, counts, known, samples)
-        if self.limits.recurrent:
-            good &= self._has_state(held, starts) & (plan.row_drafts == 0)
+        if self.states is not None:
+            good &= self.states.has(held, starts) & (plan.row_drafts == 0)
         if self._faults:
             good &= ~np.isin(slots, list(self._faults))
         index = np.flatnonzero(good)
@@ -166,8 +165,8 @@ class Batch:
             for row, what in errors.items():
                 if exists[row]:
                     self.fail(int(slots[row]), what)
-        if self.limits.recurrent:
-            self._computed[slots[index]] = ends[index]
+        if self.states is not None:
+            self.states.computed[slots[index]] = ends[index]
         index = index[np.argsort(counts[index], kind="stable")]
         return Rows(index, slots[index], starts[index], counts[index], samples[index]), errors
 
@@ -216,12 +215,6 @@ class Batch:
     def send(self, array: NDArray[np.integer]) -> Tensor:
         """The array as an int64 tensor of the same shape on the device."""
         return indices(array, self.device)
-
-    def _has_state(self, slots: Int32s, starts: Int32s) -> NDArray[np.bool_]:
-        """Whether the sequences of slots have the states after their first `starts` tokens."""
-        computed = self._computed[slots]
-        found: NDArray[np.bool_] = (starts % self.limits.block_size == 0) | (starts == computed)
-        return found | (computed < 0)
 
     def _check_occupied(self, slots: Int32s, name: str) -> None:
         """Raise `PlanError` unless all slots exist and hold a sequence. `name`: the field of the plan."""
@@ -289,7 +282,8 @@ class Batch:
             self.second_segments[slot] = min(new.second_segment, limits.max_model_len)
         # A plan may name any number; one that is out of bounds is a fault, and need not be kept as it is.
         forked = min(new.forked_tokens, limits.max_model_len)
-        self._computed[slot] = forked or -1
+        if self.states is not None:
+            self.states.computed[slot] = forked or -1
         self.known[slot] = min(forked + len(tokens), limits.max_model_len)
         self._table_lengths[slot] = forked // limits.block_size
         fault = self._fault_in_tokens(new, tokens) or fault_in(new.sampling)
@@ -364,8 +358,8 @@ class Batch:
         known, blocks = int(self.known[parent]), int(self._table_lengths[parent])
         if begun > known or begun // self.limits.block_size > blocks:
             return f"forked after {begun} tokens of a sequence of {known} in {blocks} blocks"
-        if self.limits.recurrent and not self._has_state(*np.array([[parent], [begun]], np.int32)):
-            return f"forked after {begun} tokens of a sequence whose state is that after others"
+        if self.states is not None and (missing := self.states.missing(parent, begun)):
+            return f"forked after {begun} tokens of a sequence: {missing}"
         return ""
 
     def _fault_in_tokens(self, new: NewSlot, tokens: Int32s) -> str:
@@ -396,9 +390,9 @@ class Batch:
         room = int(self._table_lengths[slot]) * self.limits.block_size
         if end > room:
             return f"position {end - 1} has no block, the block table ends at {room}"
-        if self.limits.recurrent and not self._has_state(*np.array([[slot], [start]], np.int32)):
-            return f"position {start} of a sequence whose state is that after {self._computed[slot]} tokens"
-        if self.limits.recurrent and plan.row_drafts[row]:
+        if self.states is not None and (missing := self.states.missing(slot, start)):
+            return f"position {start} of a sequence: {missing}"
+        if self.states is not None and plan.row_drafts[row]:
             return "drafts, which a state cannot take back"
         if self.pooling.kinds[slot]:
             return f"positions {start} to {end - 1} of what is pooled: not in order, or sampled"

@@ -54,8 +54,8 @@ PROMPT = 256
 LONG = 512
 """Tokens of the prompt that is timed."""
 ANSWER = 160
-"""Tokens of each answer of Quire's: so many that all users' prompts have been computed before the first one
-ends."""
+"""Tokens of each of Quire's answers. By its end all users are answered at once: no prompt is left to
+compute."""
 STEPS = 24
 """Tokens of each answer of transformers', whose prompts are computed together."""
 

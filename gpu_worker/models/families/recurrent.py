@@ -60,7 +60,6 @@ _LFM_MOE = replace(
         "first_k_dense_replace": 2,
         "norm_topk_prob": True,
         "use_expert_bias": True,
-        "rope_theta": 1e6,
     },
     expects={"use_expert_bias": True},
     experts=_LFM_EXPERTS,

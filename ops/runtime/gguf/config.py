@@ -93,8 +93,8 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "qwen35": Architecture("Qwen3_5ForCausalLM", qwen35),
     "qwen35moe": Architecture("Qwen3_5MoeForCausalLM", qwen35moe),
     "qwen3next": Architecture("Qwen3NextForCausalLM", qwen35moe),
-    "lfm2": Architecture("Lfm2ForCausalLM", lfm2),
-    "lfm2moe": Architecture("Lfm2MoeForCausalLM", lfm2moe),
+    "lfm2": Architecture("Lfm2ForCausalLM", lfm2, layered=True),
+    "lfm2moe": Architecture("Lfm2MoeForCausalLM", lfm2moe, layered=True),
 }
 """Architectures of llama.cpp that are read, by their names there."""
 

@@ -21,8 +21,7 @@ class Keys:
     def number(self, key: str, default: float | None = None) -> Any:
         """Raises `FileError` if there is no such number, and no default."""
         value = self.file.get(f"{self.architecture}.{key}", (int, float, list), default)
-        if isinstance(value, list):  # of each layer; a layer has 0 of what it has not
-            value = [each for each in value if each] or value
+        if isinstance(value, list):  # of each layer
             if not value or (not self._layered and any(each != value[0] for each in value)):
                 raise self.file.wrong(f"{self.architecture}.{key}", "its layers have different sizes")
             value = value[0]

@@ -9,7 +9,7 @@ from ops.runtime.gguf.mixtures import SIGMOID, experts
 def qwen35(keys: Keys) -> dict[str, Any]:
     """Qwen 3.5, whose value heads of a key head llama.cpp has as far apart as there are key heads."""
     heads, count = keys.number("ssm.time_step_rank"), keys.number("block_count")
-    every = keys.number("full_attention_interval", 4)
+    every = max(1, keys.number("full_attention_interval", 4))
     usual = [(number + 1) % every > 0 for number in range(count)]
     recurrent = keys.layers("attention.recurrent_layers", usual)[
         : count - keys.number("nextn_predict_layers", 0)
@@ -20,7 +20,7 @@ def qwen35(keys: Keys) -> dict[str, Any]:
         "linear_num_key_heads": keys.number("ssm.group_count"),
         "linear_key_head_dim": keys.number("ssm.state_size"),
         "linear_num_value_heads": heads,
-        "linear_value_head_dim": keys.number("ssm.inner_size") // heads,
+        "linear_value_head_dim": keys.number("ssm.inner_size") // max(1, heads),
         "value_heads_tiled": keys.architecture != "qwen3next",
     }
 
@@ -33,8 +33,10 @@ def qwen35moe(keys: Keys) -> dict[str, Any]:
 
 def lfm2(keys: Keys) -> dict[str, Any]:
     """LFM2. Layers without key heads are convolutions."""
-    kinds = ["full_attention" if heads else "conv" for heads in keys.layers("attention.head_count_kv")]
+    key_heads = keys.layers("attention.head_count_kv")
+    kinds = ["full_attention" if heads else "conv" for heads in key_heads]
     return {
+        "num_key_value_heads": max(key_heads),
         "layer_types": kinds,
         "conv_L_cache": keys.number("shortconv.l_cache"),
         "conv_bias": keys.has(f"blk.{kinds.index('conv') if 'conv' in kinds else 0}.shortconv.conv.bias"),

@@ -133,8 +133,8 @@ def test_the_worker_fails_a_row_whose_state_is_not_there(directory: Path) -> Non
     fork = new_slot(2, PROMPT[5:], [10, 11, 12, 13], forked_from=0, forked_tokens=5)
     result = runner.execute(plan(2, [(0, 5, 3, 0), (1, 4, 2, 0), (2, 5, 3, 0)], new_slots=[fork]))
     assert {error.row: error.message for error in result.errors} == {
-        0: "position 5 of a sequence whose state is that after 6 tokens",
-        2: "forked after 5 tokens of a sequence whose state is that after others",
+        0: "position 5 of a sequence: its state is that after 6 tokens",
+        2: "forked after 5 tokens of a sequence: its state is that after 6 tokens",
     }
     drafts = plan(3, [(1, 6, 4, 2)], draft_tokens=[1])
     assert runner.execute(drafts).errors[0].message == "drafts, which a state cannot take back"
@@ -212,6 +212,7 @@ def test_a_published_file_has_other_parts_and_stacked_experts(tmp_path: Path, na
             {"linear_num_value_heads": 3},
             "linear_num_value_heads: 3 are no multiple of 2 key heads",
         ),
+        ("LFM2", {"layer_types": None, "full_attn_idxs": 5}, "full_attn_idxs: a list is needed, not 5"),
         ("LFM2", {"conv_L_cache": 0}, "conv_L_cache: a positive integer is needed"),
     ],
 )
