@@ -9,6 +9,7 @@ only confirmed blocks.
 from bisect import bisect_left, insort
 from collections.abc import Iterable
 from operator import attrgetter
+from typing import NamedTuple
 
 from scheduler_svc.core.blocks import BlockPool
 from scheduler_svc.core.errors import IntegrityError
@@ -21,6 +22,14 @@ from scheduler_svc.core.table import BlockTable
 from scheduler_svc.core.unfinished import UnfinishedPrefixes
 
 _age = attrgetter("age")
+
+
+class PartialBlock(NamedTuple):
+    """A cached block that a text fills in part."""
+
+    name: bytes
+    end: int
+    """Tokens of the text up to the place where the block ends."""
 
 
 class Batch:
@@ -46,16 +55,26 @@ class Batch:
         self.admitted_tokens = 0
         """Tokens known of all sequences when they got their slots, so far."""
 
-    def admit(self, sequence: Sequence, hits: list[int]) -> list[int]:
-        """Give the sequence a slot, and a table that begins with the blocks of `hits`. Returns its blocks.
+    def admit(
+        self, sequence: Sequence, hits: list[int], partial: PartialBlock | None = None
+    ) -> tuple[list[int], list[int]]:
+        """Give the sequence a slot, and a table that begins with blocks of `hits` and a copy of `partial`.
 
-        Blocks outside the window are neither held nor brought back.
+        Returns its blocks, and the block that is to be copied to the last of them; empty if there is none. It
+        stays referenced until the caller releases it. Blocks outside the window are neither held nor brought
+        back.
         """
         gone = self.limits.outside_window(len(hits) * self.limits.block_size)
-        blocks = [0] * gone + self.pool.take(hits[gone:], sequence.chain[gone : len(hits)])
-        table = BlockTable(self.pool, self.limits.block_size, blocks, gone)
-        self._seat(sequence, table, table.room)
-        return blocks[:]
+        held, names = hits[gone:], sequence.chain[gone : len(hits)]
+        if partial:
+            held, names = held + self.pool.match([partial.name]), [*names, partial.name]
+        blocks = self.pool.take(held, names)
+        kept = len(hits) - gone
+        table = BlockTable(self.pool, self.limits.block_size, [0] * gone + blocks[:kept], gone)
+        self._seat(sequence, table, partial.end if partial else table.room)
+        if partial:
+            table.grow(1)
+        return table.blocks[:], blocks[kept:]
 
     def can_fork(self, parent: Sequence, tokens: int) -> bool:
         """Whether the parent still holds all that a row after its first `tokens` positions reads."""
@@ -70,7 +89,7 @@ class Batch:
         assert parent.table is not None
         table, sources = parent.table.fork(tokens)
         targets = table.grow(len(sources))
-        child.chain = parent.chain[: table.named]
+        child.chain, child.messages = parent.chain[: table.named], ()
         self._seat(child, table, tokens)
         child.turn_begin, child.turn_end = parent.turn_begin, parent.turn_end
         return sources, targets
@@ -130,7 +149,7 @@ class Batch:
     def check_integrity(self, copied: Iterable[int]) -> None:
         """Raise `IntegrityError` if blocks, tables and slots contradict each other.
 
-        `copied`: blocks that plans in flight copy.
+        `copied`: blocks that plans in flight copy, or that get names when these have been made.
         """
         running = self.running
         tables = [sequence.table for sequence in running if sequence.table is not None]

@@ -13,12 +13,20 @@ that the caller computes (`prefix.py`).
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from scheduler_svc.core.errors import IntegrityError, OutOfBlocks
 from scheduler_svc.core.host import HostPool
 
 ON_HOST = -1
 """Stands for a block in a match: the content is not on the device, but can be brought back."""
+
+
+class NamedBlock(NamedTuple):
+    """A referenced block that is to be cached once plans in flight have been made."""
+
+    block: int
+    content: bytes
 
 
 @dataclass(slots=True)
@@ -68,6 +76,10 @@ class BlockPool:
     def references(self, block: int) -> int:
         """Number of tables that the block is in."""
         return self._references[block]
+
+    def knows(self, content: bytes) -> bool:
+        """Whether the content can be hit, on the device or on the host."""
+        return content in self._block_of or (self.host is not None and content in self.host)
 
     def is_cached(self, block: int) -> bool:
         """Whether the block's content can be hit."""
@@ -123,7 +135,8 @@ class BlockPool:
                 self._idle[block] = None
 
     def cache(self, block: int, content: bytes) -> None:
-        """Enter a full, referenced block whose tokens are confirmed into the cache.
+        """Enter a referenced block whose tokens are confirmed, and which nothing is written to any more, into
+        the cache.
 
         If another block with the same content is cached, that one stays: tables are append-only, so equal
         blocks that were computed twice are not merged.

@@ -3,6 +3,7 @@
 from collections.abc import Sequence as Series
 from dataclasses import dataclass
 
+from scheduler_svc.core.blocks import NamedBlock
 from scheduler_svc.core.errors import WorkerFault
 from scheduler_svc.core.plan import StepPlan, StepResult
 from scheduler_svc.core.request import Pooling
@@ -25,6 +26,8 @@ class Flight:
     """Rows that complete vectors."""
     searches: bool = False
     """Whether rows may be beams."""
+    named_blocks: Series[NamedBlock] = ()
+    """Blocks that get names when the plan has been made."""
 
     def check(self, result: StepResult, vocab_size: int, embedding_size: int) -> None:
         """Raise `WorkerFault` unless the result answers this plan. The sizes are the model's."""

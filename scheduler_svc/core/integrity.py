@@ -11,7 +11,11 @@ from scheduler_svc.core.state import SchedulerState
 
 def check_integrity(state: SchedulerState, flights: Iterable[Flight]) -> None:
     """Raise `IntegrityError` if the state contradicts itself; see also `Batch` and `BlockPool`."""
-    state.batch.check_integrity(block for flight in flights for block in flight.plan.copies.sources)
+    flights = list(flights)
+    copied = [block for flight in flights for block in flight.plan.copies.sources]
+    named = [each for flight in flights for each in flight.named_blocks]
+    named += state.ended_answers.values()
+    state.batch.check_integrity([*copied, *(each.block for each in named)])
     running = {id(sequence) for sequence in state.batch.running}
     for group in state.groups:
         name, alive = group.request.request_id, group.alive()

@@ -10,6 +10,7 @@ earlier steps.
 """
 
 from collections.abc import Sequence
+from math import inf
 
 STEP_SECONDS = 0.15
 """What a step with decodes should take, if nobody says: people read six or seven tokens a second."""
@@ -53,3 +54,9 @@ class PrefillBudget:
             return budget
         room_us = max(self._step_us - self._decodes_us, self._decodes_us)
         return min(budget, max(1, int(room_us * self._tokens / self._prompts_us)))
+
+    def steps_for(self, tokens: int) -> float:
+        """How many steps that only decode take as long as `tokens` of a prompt; infinite if not known."""
+        if not (self._decodes_us and self._prompts_us):
+            return inf
+        return tokens * self._prompts_us / (self._tokens * self._decodes_us)

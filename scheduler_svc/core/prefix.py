@@ -1,6 +1,8 @@
-"""Names for the contents of full blocks: a hash chained over everything before them.
+"""Names for the contents of blocks: a hash chained over everything before them.
 
     name[i] = H(name[i - 1] + tokens of block i),   name[-1] = H(salt)
+
+A block that is filled in part has a name of the tokens that it has (`capabilities/partial_blocks.py`).
 
 Equal names mean equal tokens at equal positions under the same salt. H resists collisions, so that nobody can
 craft a prompt that reads the cache of another.
@@ -35,3 +37,12 @@ def extend_chain(
         digest.update(content[offset : offset + width])
         name = digest.digest()
         chain.append(name)
+
+
+def partial_name(chain: list[bytes], start: bytes, tokens: "array[int]", end: int, block_size: int) -> bytes:
+    """The name of the block that the first `end` tokens fill in part. The chain gets the names before it."""
+    full = end // block_size
+    extend_chain(chain, start, tokens, full, block_size)
+    digest = blake2b(chain[full - 1] if full else start, digest_size=DIGEST_BYTES)
+    digest.update(tokens[full * block_size : end].tobytes())
+    return digest.digest()

@@ -128,7 +128,9 @@ class Scheduler:
             return None
         self.step += 1
         plan, epochs = step.finish(), [sequence.epoch for sequence in step.sequences]
-        self.flights.append(Flight(plan, step.sequences, epochs, step.embedded, step.searches))
+        self.flights.append(
+            Flight(plan, step.sequences, epochs, step.embedded, step.searches, step.named_blocks)
+        )
         return plan
 
     def check(self, result: StepResult) -> None:

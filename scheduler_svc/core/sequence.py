@@ -78,6 +78,7 @@ class Sequence:
         "given_tokens",
         "group",
         "index",
+        "messages",
         "planned",
         "reached",
         "slot",
@@ -130,6 +131,8 @@ class Sequence:
         """Of a beam: number of its tokens that the worker has been given."""
         self.chain: list[bytes] = []
         """Names of its full blocks from the head on, as far as they were needed."""
+        self.messages: tuple[int, ...] = ()
+        """Positions behind the first and the last message in it, where partial blocks may be named."""
 
     def move(self, to: State) -> None:
         """Change the state; nothing else may. Raises `IllegalTransition`."""

@@ -1,6 +1,7 @@
 """What the phases of one worker's steps share: who waits, who runs, and who forks in the next step."""
 
 from scheduler_svc.core.batch import Batch
+from scheduler_svc.core.blocks import NamedBlock
 from scheduler_svc.core.drafters import Speculation
 from scheduler_svc.core.limits import WorkerLimits
 from scheduler_svc.core.plan import Fork
@@ -45,6 +46,8 @@ class SchedulerState:
         """In the last plan the first that waits found too few blocks."""
         self.forks: list[Fork] = []
         """To be done in the next step."""
+        self.ended_answers: dict[Sequence, NamedBlock] = {}
+        """Last blocks of answers of which a row is still in flight; see `partial_blocks.py`."""
         self.prefill_budget = PrefillBudget(step_seconds)
 
     def enter(self, group: SequenceGroup) -> None:

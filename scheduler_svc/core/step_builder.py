@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scheduler_svc.core.alternatives import MOST
+from scheduler_svc.core.blocks import NamedBlock
 from scheduler_svc.core.grammars import NewGrammar
 from scheduler_svc.core.host import Swaps
 from scheduler_svc.core.plan import (
@@ -46,6 +47,8 @@ class StepBuilder:
     """Indices of rows that complete vectors; nothing is sampled after them."""
     searches: bool = False
     """Whether rows may be beams."""
+    named_blocks: list[NamedBlock] = field(default_factory=list)
+    """Blocks that get names when the plan has been made."""
     freed_slots: list[int] = field(default_factory=list)
     dropped_grammars: tuple[int, ...] = ()
     new_grammars: tuple[NewGrammar, ...] = ()

@@ -18,9 +18,10 @@ from scheduler_svc.core.errors import RequestPoisoned, RequestRefused, RowFailed
 from scheduler_svc.core.fleet import Fleet
 from scheduler_svc.core.limits import WorkerLimits
 from scheduler_svc.core.plan import Outcome, StepResult
+from scheduler_svc.core.prefix import partial_name, root
 from scheduler_svc.core.request import Pooling, Request, SoFar
 from scheduler_svc.core.scheduler import Scheduler
-from scheduler_svc.core.sequence import SequenceGroup
+from scheduler_svc.core.sequence import Sequence, SequenceGroup
 
 
 class World:
@@ -55,7 +56,7 @@ class World:
         self.cut: set[tuple[SequenceGroup, int]] = set()
         self.futile: dict[Scheduler, int] = {}
         self.contents: dict[bytes, list[int]] = {}
-        """What the names of full blocks stand for."""
+        """What the names of blocks stand for."""
 
     def arrive(self, fields: dict[str, Any]) -> None:
         self.futile.clear()  # one that is more urgent may undo what is in flight
@@ -199,11 +200,12 @@ class World:
         pool, host = scheduler.state.batch.pool, scheduler.state.batch.pool.host
         for name, block in pool._block_of.items():
             if name in self.contents:  # not if a beam came and went within a step
-                assert worker.memory[block] == self.contents[name]
-                assert worker.states[block] == self.contents[name][-1]
+                content = self.contents[name]
+                assert worker.memory[block][: len(content)] == content
+                assert worker.states[block] == content[-1]
         for name, slot in host._slot_of.items() if host else ():
             if name in self.contents and name not in host._named:  # those move with the next plan
-                assert worker.host[slot] == self.contents[name]
+                assert worker.host[slot][: len(self.contents[name])] == self.contents[name]
 
     def learn_names(self, worker: Any) -> None:
         """Note which values belong to the names that sequences have given to their blocks."""
@@ -214,6 +216,17 @@ class World:
                     values = worker.values(sequence.tokens[: len(sequence.chain) * size])
                     for number, name in enumerate(sequence.chain):
                         self.contents[name] = values[number * size : (number + 1) * size]
+                if self.limits.recurrent:
+                    self.learn_partial_names(worker, sequence)
+
+    def learn_partial_names(self, worker: Any, sequence: Sequence) -> None:
+        """Note which values belong to the names that a sequence could give to partial blocks."""
+        size, tokens, chain = self.limits.block_size, sequence.tokens, list(sequence.chain)
+        start, values = root(sequence.group.request.salt), None
+        for end in range(len(tokens), 0, -1):
+            if end % size and (name := partial_name(chain, start, tokens, end, size)) not in self.contents:
+                values = values or worker.values(tokens)
+                self.contents[name] = values[end // size * size : end]
 
     def watch_progress(self, scheduler: Scheduler) -> None:
         """Some sequence advances for good in every few steps, whatever the size of the pool."""
@@ -299,7 +312,7 @@ def busy_program(random: Random, poison: int) -> list[tuple[str, Any]]:
             "max_tokens": random.choice([0, 1, 5, 20]),
             "n": random.choice([1, 1, 1, 2, 4]),
             "beams": random.choice([0, 0, 0, 0, 0, 2, 4]),
-            "stop_token_ids": frozenset(random.sample(range(38), random.choice([0, 0, 3]))),
+            "stop_token_ids": frozenset(random.sample(range(random.choice([5, 38])), random.choice([0, 3]))),
             "tenant": random.choice("abc"),
             "user": random.choice("xy"),
             "priority": random.choice([-1, 0, 0, 1]),

@@ -1,7 +1,7 @@
 """Admissions: a sequence that waits gets a slot, begins with cached blocks, and computes a first chunk."""
 
 from scheduler_svc.core.blocks import ON_HOST
-from scheduler_svc.core.capabilities import embeddings
+from scheduler_svc.core.capabilities import embeddings, partial_blocks
 from scheduler_svc.core.phases.prefill import add_chunk
 from scheduler_svc.core.plan import NewSlot
 from scheduler_svc.core.sequence import Sequence
@@ -32,13 +32,19 @@ def admit(state: SchedulerState, step: StepBuilder, older_than: tuple[float, ...
             continue
         seen = hits[limits.outside_window(len(hits) * limits.block_size) :]
         needed = limits.blocks_at_once(len(candidate.tokens)) - len(seen) + batch.pool.idle_among(seen)
-        if needed + batch.reserved() > batch.pool.free_blocks:
+        spare = batch.pool.free_blocks - batch.reserved() - needed
+        if spare < 0:
             state.short_of_blocks = True
             return
+        # A partial block takes one more of the free ones until it has been copied.
+        partial = partial_blocks.find(state, candidate, len(hits)) if spare else None
         if step.sampling_bytes > MOST_SAMPLING_BYTES:
             return
         sequence = waiting.pop()
-        blocks = batch.admit(sequence, hits)
+        blocks, copied = batch.admit(sequence, hits, partial)
+        step.copy_blocks(copied, blocks[-1:] if copied else [])
+        if limits.recurrent:
+            partial_blocks.note_messages(sequence)
         if on_host := seen.count(ON_HOST):  # bringing them back takes a share of the step
             step.budget = max(1, step.budget - int(on_host * limits.swap_tokens))
         state.unfinished.begin(sequence, len(hits), named)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from scheduler_svc.core.capabilities import beams, embeddings, prompt_scores, samples
+from scheduler_svc.core.capabilities import beams, embeddings, partial_blocks, prompt_scores, samples
 from scheduler_svc.core.phases.preempt import grow
 from scheduler_svc.core.request import Pooling
 from scheduler_svc.core.sequence import Sequence, State
@@ -36,6 +36,10 @@ def add_chunk(state: SchedulerState, step: StepBuilder, sequence: Sequence) -> N
     fork_at = samples.fork_before(state.limits, group) if group.held else 0
     if start < fork_at:
         end = min(end, fork_at)
+    elif start == fork_at and group.request.scores_prompt and sequence.computed < start:
+        return  # a sample that finds no room computes the prompt: it must know what has been reported
+    if state.limits.recurrent:
+        end = partial_blocks.chunk_end(state, sequence, start, end)
     count = min(end - start, step.budget)
     if group.request.scores_prompt:
         count = prompt_scores.most(step, sequence, start, count)
@@ -52,6 +56,8 @@ def add_chunk(state: SchedulerState, step: StepBuilder, sequence: Sequence) -> N
             return
     if fork_at and start == fork_at:
         samples.fork_now(state, sequence)
+    if state.limits.recurrent:
+        partial_blocks.keep_message(state, step, sequence, start)
     sequence.planned = start + count
     sampled = last = sequence.planned == len(sequence.tokens)
     if last:

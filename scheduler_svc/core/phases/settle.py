@@ -5,7 +5,14 @@ A row counts only if its sequence has kept its slot since it was planned; see `S
 
 from collections.abc import Iterable
 
-from scheduler_svc.core.capabilities import beams, drafts, embeddings, prompt_scores, samples
+from scheduler_svc.core.capabilities import (
+    beams,
+    drafts,
+    embeddings,
+    partial_blocks,
+    prompt_scores,
+    samples,
+)
 from scheduler_svc.core.capabilities.roll import roll_if_full
 from scheduler_svc.core.errors import RequestRefused, RowFailed
 from scheduler_svc.core.flight import Flight
@@ -21,6 +28,7 @@ def settle(state: SchedulerState, flight: Flight, result: StepResult) -> Outcome
     if result.errors:
         _end_failed(state, flight, result, outcome)
     state.batch.pool.release(plan.copies.sources)
+    partial_blocks.settle_messages(state, flight, result)
     state.prefill_budget.learn(plan.rows.counts, plan.rows.samples, result.duration_us)
     if state.speculation is not None:
         state.speculation.cost.learn(plan.rows.counts, plan.rows.samples, result.duration_us)
@@ -45,6 +53,8 @@ def _end_failed(state: SchedulerState, flight: Flight, result: StepResult, outco
             error = RequestRefused("grammar", message) if refused else RowFailed(message)
             outcome.failed.append((sequence.group, error))
             state.cancel(sequence.group)
+        else:
+            partial_blocks.settle_answer(state, sequence, failed=True)
 
 
 def _settle_rows(
@@ -63,6 +73,8 @@ def _settle_rows(
     ):
         end += sampled
         if sequence.epoch != epoch:
+            if limits.recurrent:
+                partial_blocks.settle_answer(state, sequence)
             continue
         group, finish = sequence.group, goes_on
         if sampled > 1:
@@ -87,6 +99,8 @@ def _settle_rows(
         if group.held:
             samples.fork_held(state, sequence)
         if finish:
+            if limits.recurrent and finish is Finish.STOP:
+                partial_blocks.keep_answer(state, sequence)
             state.end(sequence)
         elif group.request.rolling:
             roll_if_full(state, sequence)

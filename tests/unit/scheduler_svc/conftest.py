@@ -45,6 +45,8 @@ from scheduler_svc.core.request import Pooling, Request
 VOCAB = 40
 POISON = VOCAB - 1
 """A row that computes this token fails."""
+PARTIAL = -1
+"""A sequence begins with a copy of a partial block: its first row says how many tokens it has computed."""
 
 
 @lru_cache(maxsize=1 << 16)
@@ -215,6 +217,9 @@ class StrictWorker:
                 tokens = parent.tokens[:hit_tokens] + tokens
                 blocks = parent.blocks[: hit_tokens // self.limits.block_size] + blocks
                 hit = hit_tokens
+            elif blocks and blocks[-1] in plan.copies.targets:
+                assert self.limits.recurrent
+                hit = PARTIAL
             count, dropped, pooling = new.request.candidates, new.dropped_tokens, Pooling(new.request.pooling)
             assert 0 < len(tokens) < self.limits.max_model_len + bool(pooling)
             assert hit < len(tokens)
@@ -275,7 +280,7 @@ class StrictWorker:
             assert len(set(places)) == len(places), "two contents for one place"
             assert all(0 <= place < number for place in places)
         for block, slot in zip(plan.swap_out.blocks, plan.swap_out.host_slots, strict=True):
-            assert None not in self.memory[block], "a block that is not full"
+            assert self.limits.recurrent or None not in self.memory[block], "a block that is not full"
             self.host[slot], self.host_states[slot] = list(self.memory[block]), self.states[block]
             self.swapped_out += 1
         for slot, block in zip(plan.swap_in.host_slots, plan.swap_in.blocks, strict=True):
@@ -300,6 +305,9 @@ class StrictWorker:
                 errors[number] = "failed before"
                 tokens += [-1] * samples
                 continue
+            if held.computed == PARTIAL:
+                assert start % self.limits.block_size
+                held.computed = start
             told = count - len(drafts)
             assert told >= 1
             assert start == held.computed, "positions are not continuous"
@@ -418,7 +426,7 @@ class StrictWorker:
             at = position - 1
             before = 0 if alone else self.memory[held.blocks[at // size]][at % size]
             if self.limits.recurrent and not alone:
-                before = self.states[held.blocks[at // size]]
+                assert before == self.states[held.blocks[at // size]], "the state after another token"
             assert before is not None, "read before it was written"
             value = _key_value(before, held.tokens[position], position)
             self.memory[held.blocks[position // size]][position % size] = value

@@ -3,6 +3,7 @@ blocks, and files and configurations as they are published."""
 
 import json
 from array import array
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from gpu_worker.startup.load import load
 from gpu_worker.step.drafter import load_draft
 from gpu_worker.step.runner import Runner
 from proto.sampling import greedy
+from scheduler_svc.core.capabilities import partial_blocks
 from scheduler_svc.core.request import BeamSearch, Request
 from scheduler_svc.core.sequence import State
 from tests.support.closed_loop import ClosedLoop
@@ -108,6 +110,28 @@ def test_a_cached_prefix_brings_its_state(directory: Path) -> None:
         one.step()
     assert second.cached_tokens == (len(prompt) - 1) // BLOCK_SIZE * BLOCK_SIZE
     assert second.sequences[0].tokens == first.sequences[0].tokens
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_chat_goes_on_in_the_middle_of_a_block(
+    directory: Path, n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each turn begins where the answer before ended, or behind the question if that was too long."""
+    monkeypatch.setattr(partial_blocks, "STEPS", 0)  # a tiny model's tokens are worth no step
+    one, stops = loop(directory, block_size=64), frozenset(range(0, 200, 4))
+    asked, ends = [*PROMPT[:9], 4, 11, 13], list[tuple[int, int]]()
+    for turn in range(5):
+        request = ask(asked, stop_token_ids=stops, sampling=sampled(seed=turn), max_tokens=6, n=n)
+        group = one.ask(request)
+        while group.unfinished or one.scheduler.in_flight:
+            one.step()
+        found = [sequence.tokens[len(asked) :].tolist() for sequence in group.sequences]
+        assert [found] == answers(loop(directory, block_size=64), request)
+        ends.append((group.cached_tokens or 0, len(asked) + len(found[0]) if found[0][-1] in stops else 10))
+        asked = [*asked, *found[0], 5, 7]
+    assert ends[0][0] == 0
+    assert any(end > 10 for _, end in ends)
+    assert all(cached >= min(end, 63) - 1 for (_, end), (cached, _) in pairwise(ends))
 
 
 def test_beams(directory: Path) -> None:

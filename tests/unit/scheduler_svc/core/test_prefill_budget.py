@@ -1,5 +1,7 @@
 """Beside decodes a prompt's chunk is short enough for a step that answers can wait for."""
 
+from math import inf
+
 import pytest
 
 from scheduler_svc.core.fleet import Fleet
@@ -21,6 +23,15 @@ def test_nothing_is_known_at_first() -> None:
     budget.learn([1, 1], [1, 1], 1000)  # no prompt
     budget.learn([5, 1], [5, 1], 1000)  # four drafts
     assert budget.beside_decodes(BUDGET) == BUDGET
+
+
+def test_a_prompt_takes_as_long_as_some_steps_that_decode() -> None:
+    budget = PrefillBudget()
+    assert budget.steps_for(1) == inf
+    budget.learn(*chunk(BUDGET, 20))
+    assert budget.steps_for(1) == inf
+    budget.learn([1], [1], 1000)
+    assert budget.steps_for(100) == pytest.approx(2)
 
 
 @pytest.mark.parametrize(("token_us", "expected"), [(20, BUDGET), (500, 300), (2500, 60), (10**6, 1)])
