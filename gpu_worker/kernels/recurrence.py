@@ -13,6 +13,7 @@ writes it to each block that it computes tokens of. No row may begin in the midd
 in it is that after the token before.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -62,6 +63,19 @@ class Decay:
     """float32 [heads]."""
 
 
+@dataclass(frozen=True, slots=True)
+class StateSpace:
+    """Weights of the heads of a state space, and bounds of a token's step."""
+
+    decay: Decay
+    skip: Tensor
+    """D, float32 [heads]: the factor with which a head's input is added to its result."""
+    shortest: float = 0.0
+    """The shortest step."""
+    longest: float = math.inf
+    """The longest step."""
+
+
 class StepRecurrence(Protocol):
     """Recurrent layers within one step. The part of `StepAttention` that they need."""
 
@@ -81,6 +95,21 @@ class StepRecurrence(Protocol):
         values for each key head: number h // (heads / key_heads) serves head h of the values, or number h %
         key_heads if they are `tiled`. `gates`: float32 [tokens, 2 * heads]. Of each head the sigmoid of the
         first number is b, and `decay` makes g of the second one; the first numbers of all heads come first.
+
+        Returns [tokens, heads * value_size].
+
+        On CPUs the result of a token has the same bits in whatever rows the tokens before it were computed.
+        """
+
+    def state_space(self, inputs: Tensor, steps: Tensor, space: StateSpace, cache: StateCache) -> Tensor:
+        """A selective state space with one decay for each head (Dao and Gu 2024, "Transformers are SSMs",
+        Mamba-2), token after token:
+
+            S = exp(rate step) S + B (step x)^T;   y = S^T C + D x
+
+        `inputs`: [tokens, heads * value_size + 2 * groups * key_size]: x of all heads, B and C of all groups.
+        Group h // (heads / groups) serves head h. `steps`: float32 [tokens, heads]. The step of a head is
+        softplus(its number + bias), within the bounds of `space`, whose `decay` has rate and bias.
 
         Returns [tokens, heads * value_size].
 

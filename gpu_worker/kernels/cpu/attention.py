@@ -12,7 +12,7 @@ from gpu_worker.kernels.cpu.kv.format import page_type
 from gpu_worker.kernels.cpu.library import DTYPES, address
 from gpu_worker.kernels.cpu.recurrence import MOST_TAPS, Recurrence
 from gpu_worker.kernels.cpu.tape import Kernel
-from gpu_worker.kernels.recurrence import Decay, Filters, StateCache
+from gpu_worker.kernels.recurrence import Decay, Filters, StateCache, StateSpace
 from gpu_worker.kernels.reference.attention import ReferenceStep
 from gpu_worker.kernels.reference.latent import write_latent
 from gpu_worker.kernels.reference.recurrence import RecurrentStep
@@ -146,3 +146,8 @@ class CpuStep(SelectingStep, RecurrentStep):
         recurrence = self._functions.recurrence
         rows = recurrence.rows(self._step, self._tables, cache.block_size)
         return recurrence.changed(rows, qkv, gates, decay, cache, tiled)
+
+    def state_space(self, inputs: Tensor, steps: Tensor, space: StateSpace, cache: StateCache) -> Tensor:
+        recurrence = self._functions.recurrence
+        rows = recurrence.rows(self._step, self._tables, cache.block_size)
+        return recurrence.scanned(rows, inputs, steps, space, cache)

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import silu, softplus
 
 from gpu_worker.kernels.attention import StepMetadata
-from gpu_worker.kernels.recurrence import Decay, Filters, StateCache
+from gpu_worker.kernels.recurrence import Decay, Filters, StateCache, StateSpace
 
 EPSILON = 1e-6
 """Is added to the squared length of a query or key."""
@@ -16,17 +16,18 @@ EPSILON = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """What the delta rule reads of some rows' tokens, as many of each: [rows, tokens, heads, ...],
-    float32."""
+    """What the delta rule, or a state space, reads of some rows' tokens, as many of each: [rows, tokens,
+    heads, ...], float32."""
 
     query: Tensor
-    """Of the length that the rule says."""
+    """Of the length that the rule says; C of a state space."""
     key: Tensor
+    """B of a state space."""
     value: Tensor
     forget: Tensor
     """g: the state is multiplied by exp(g) with each token."""
     update: Tensor
-    """b: how much of what the state lacks is added to it."""
+    """b: how much of what the state lacks is added to it. Of a state space: how much of the value is."""
 
     def part(self, tokens: slice) -> "Tokens":
         """Some of the tokens of each row."""
@@ -94,6 +95,39 @@ class RecurrentStep:
             missing = tokens.value[:, token] - torch.einsum("nhkv,nhk->nhv", state, key)
             change = missing * tokens.update[:, token, :, None]
             state = state + key[..., None] * change[..., None, :]
+            results[:, token] = torch.einsum("nhkv,nhk->nhv", state, tokens.query[:, token])
+        return results, state
+
+    def state_space(self, inputs: Tensor, steps: Tensor, space: StateSpace, cache: StateCache) -> Tensor:
+        """See `StepRecurrence.state_space`."""
+        shape = cache.shape
+        assert cache.matrices is not None
+        values = shape.heads * shape.value_size
+        keys = (inputs.shape[1] - values) // 2
+        value, key, query = inputs.float().split([values, keys, keys], dim=1)
+        value = value.unflatten(1, (shape.heads, shape.value_size))
+        of_head = torch.arange(shape.heads, device=inputs.device) // (shape.heads * shape.key_size // keys)
+        query, key = (each.view(len(each), -1, shape.key_size)[:, of_head] for each in (query, key))
+        update = softplus(steps + space.decay.bias).clamp(space.shortest, space.longest)
+        every = (query, key, value, space.decay.rate * update, update)
+        out = inputs.new_empty(value.shape)
+
+        def advance(state: Tensor, places: Tensor) -> Tensor:
+            tokens = Tokens(*(each[places] for each in every))
+            results, state = self.apply_state_space(state, tokens)
+            out[places] = (results + space.skip[:, None] * tokens.value).to(out.dtype)
+            return state
+
+        self._recur(cache.matrices, cache.block_size, advance)
+        return out.flatten(1)
+
+    def apply_state_space(self, state: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        """As `apply_delta_rule`, of a state space: without what is skipped."""
+        results = torch.empty_like(tokens.value)
+        for token in range(tokens.value.shape[1]):
+            change = tokens.value[:, token] * tokens.update[:, token, :, None]
+            state = state * tokens.forget[:, token, :, None, None].exp()
+            state = state + tokens.key[:, token, ..., None] * change[..., None, :]
             results[:, token] = torch.einsum("nhkv,nhk->nhv", state, tokens.query[:, token])
         return results, state
 

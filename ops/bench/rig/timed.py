@@ -22,7 +22,7 @@ from gpu_worker.kernels.attention import (
 )
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.products import Clamped, Expert, Linear, Mixture, Norm, Route, Routing, Unary
-from gpu_worker.kernels.recurrence import Decay, Filters, StateCache
+from gpu_worker.kernels.recurrence import Decay, Filters, StateCache, StateSpace
 from gpu_worker.kernels.sampling import Allowed, Sampled, SamplingState
 
 PARTS = ("projections", "attention", "rotation and KV write", "norms", "embedding", "head", "sampling")
@@ -165,6 +165,10 @@ class _TimedStep:
         self, qkv: Tensor, gates: Tensor, decay: Decay, cache: StateCache, tiled: bool = False
     ) -> Tensor:
         mixed: Tensor = self._timed("attention", self._step.delta_rule, qkv, gates, decay, cache, tiled)
+        return mixed
+
+    def state_space(self, inputs: Tensor, steps: Tensor, space: StateSpace, cache: StateCache) -> Tensor:
+        mixed: Tensor = self._timed("attention", self._step.state_space, inputs, steps, space, cache)
         return mixed
 
     def select(self, query: Tensor, weights: Tensor, cache: LayerCache, top_k: int) -> None:

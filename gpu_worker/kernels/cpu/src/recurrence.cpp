@@ -1,4 +1,4 @@
-// Recurrent layers: convolutions of a few tokens, and the gated delta rule. See `kernels/recurrence.py`.
+// Recurrent layers: convolutions of a few tokens, the gated delta rule, state spaces. See `kernels/recurrence.py`.
 //
 // A task computes one row's tokens, one after the other, for some channels of a convolution, or for some columns of a
 // head's matrix: columns do not depend on each other. So the order of a token's additions depends on nothing else in
@@ -120,8 +120,28 @@ struct Matrix {
     float* row(int64_t i) const { return numbers + i * stride; }
 };
 
-// One token: `from` with `key_size` rows becomes `to`, which may be the same place. `value`: the task's columns of the
-// token's value; the result takes their place.
+// One token: `from` with `key_size` rows becomes `kept` times itself and `change` for each row, times its number of the
+// key, in `to`, which may be the same place. The task's columns of the result, by the query, take the place of `change`.
+inline void add_outer(const Matrix& from, const Matrix& to, int64_t key_size, const float* query, const float* key,
+                      float kept, f32x16 (&change)[WIDTH]) {
+    f32x16 results[2][WIDTH] = {};  // of even and odd rows
+    const auto move = [&](int64_t i, f32x16(&result)[WIDTH]) {
+        for (int64_t w = 0; w < WIDTH; ++w) {
+            const f32x16 moved = load(from.row(i) + w * LANES) * kept + change[w] * key[i];
+            store(to.row(i) + w * LANES, moved);
+            result[w] += moved * query[i];
+        }
+    };
+    int64_t i = 0;
+    for (; i + 2 <= key_size; i += 2) {
+        move(i, results[0]);
+        move(i + 1, results[1]);
+    }
+    if (i < key_size) move(i, results[0]);
+    for (int64_t w = 0; w < WIDTH; ++w) change[w] = results[0][w] + results[1][w];
+}
+
+// One token of the delta rule. `value`: the task's columns of the token's value; the result takes their place.
 inline void apply(const Matrix& from, const Matrix& to, int64_t key_size, const float* query, const float* key, float kept,
                   float update, f32x16 (&value)[WIDTH]) {
     f32x16 sums[2][WIDTH] = {};  // of even and odd rows
@@ -134,21 +154,8 @@ inline void apply(const Matrix& from, const Matrix& to, int64_t key_size, const 
         add(i + 1, sums[1]);
     }
     if (i < key_size) add(i, sums[0]);
-    f32x16 change[WIDTH], results[2][WIDTH] = {};
-    for (int64_t w = 0; w < WIDTH; ++w) change[w] = (value[w] - (sums[0][w] + sums[1][w]) * kept) * update;
-    const auto move = [&](int64_t i, f32x16(&result)[WIDTH]) {
-        for (int64_t w = 0; w < WIDTH; ++w) {
-            const f32x16 moved = load(from.row(i) + w * LANES) * kept + change[w] * key[i];
-            store(to.row(i) + w * LANES, moved);
-            result[w] += moved * query[i];
-        }
-    };
-    for (i = 0; i + 2 <= key_size; i += 2) {
-        move(i, results[0]);
-        move(i + 1, results[1]);
-    }
-    if (i < key_size) move(i, results[0]);
-    for (int64_t w = 0; w < WIDTH; ++w) value[w] = results[0][w] + results[1][w];
+    for (int64_t w = 0; w < WIDTH; ++w) value[w] = (value[w] - (sums[0][w] + sums[1][w]) * kept) * update;
+    add_outer(from, to, key_size, query, key, kept, value);
 }
 
 struct Sizes {
@@ -158,30 +165,36 @@ struct Sizes {
     int64_t key_head(int64_t head) const { return tiled ? head % key_heads : head / (heads / key_heads); }
 };
 
-template <class T>
-void delta_rule(const Rows& rows, const Sizes& sizes, const T* qkv, const float* gates, const float* rate, const float* bias,
-                float* states, T* out) {
-    const int64_t pieces = (sizes.value_size + COLUMNS - 1) / COLUMNS, queries = sizes.key_heads * sizes.key_size;
-    const int64_t values = sizes.heads * sizes.value_size, stride = 2 * queries + values;
-    const float factor = 1.0f / std::sqrt(float(sizes.key_size));
+inline float softplus(float x) { return x > 20 ? x : std::log1p(std::exp(x)); }
+
+// A task's columns of the matrix of one head, and room for a query and a key.
+struct Columns {
+    int64_t row, head, first, count;  // of which row and head, from which column, how many of COLUMNS
+    Matrix own;
+    float *query, *key;
+};
+
+// Bring the matrices of all rows and heads forward: `compute(columns, token, from, to)` goes on with a token of the step.
+template <class Compute>
+void recur_matrices(const Rows& rows, const Sizes& sizes, float* states, const Compute& compute) {
+    const int64_t pieces = (sizes.value_size + COLUMNS - 1) / COLUMNS;
     parallel_for(rows.count * sizes.heads * pieces, [&](int64_t task, int) {
         thread_local std::vector<float> memory;
         memory.resize((COLUMNS + 2) * sizes.key_size + LANES);
         float* const aligned = memory.data() + LANES - (reinterpret_cast<uintptr_t>(memory.data()) / sizeof(float)) % LANES;
-        const Matrix own{aligned, COLUMNS};
-        float *const query = aligned + COLUMNS * sizes.key_size, *const key = query + sizes.key_size;
-        const int64_t first = task % pieces * COLUMNS, columns = std::min(COLUMNS, sizes.value_size - first);
+        float* const query = aligned + COLUMNS * sizes.key_size;
+        const int64_t first = task % pieces * COLUMNS, count = std::min(COLUMNS, sizes.value_size - first);
         const int64_t head = task / pieces % sizes.heads, row = task / pieces / sizes.heads;
-        const int64_t key_head = sizes.key_head(head);
+        const Columns columns{row, head, first, count, {aligned, COLUMNS}, query, query + sizes.key_size};
         // A block's matrix is read and written where it is, unless the task has fewer columns than it computes.
-        const bool whole = columns == COLUMNS;
+        const bool whole = count == COLUMNS;
         const auto in_block = [&](int64_t block) {
             return Matrix{states + (block * sizes.heads + head) * sizes.key_size * sizes.value_size + first, sizes.value_size};
         };
         const auto copy = [&](const Matrix& from, const Matrix& to) {
-            for (int64_t i = 0; i < sizes.key_size; ++i) std::memcpy(to.row(i), from.row(i), columns * sizeof(float));
+            for (int64_t i = 0; i < sizes.key_size; ++i) std::memcpy(to.row(i), from.row(i), count * sizeof(float));
         };
-        Matrix from = own;
+        Matrix from = columns.own;
         recur(
             rows, row,
             [&](int64_t block) {
@@ -189,27 +202,71 @@ void delta_rule(const Rows& rows, const Sizes& sizes, const T* qkv, const float*
                 if (block >= 0 && whole)
                     from = in_block(block);
                 else if (block >= 0)
-                    copy(in_block(block), own);
+                    copy(in_block(block), columns.own);
             },
             [&](int64_t token, int64_t block) {
-                const T* numbers = qkv + token * stride;
-                normalized(numbers + key_head * sizes.key_size, sizes.key_size, factor, query);
-                normalized(numbers + queries + key_head * sizes.key_size, sizes.key_size, 1.0f, key);
-                const float* gate = gates + token * 2 * sizes.heads + head;
-                const float forget = gate[sizes.heads] + bias[head];
-                const float softplus = forget > 20 ? forget : std::log1p(std::exp(forget));
-                const float update = 1.0f / (1.0f + std::exp(-gate[0]));
-                const int64_t at = head * sizes.value_size + first;
-                f32x16 value[WIDTH];
-                for (int64_t w = 0; w < WIDTH; ++w)
-                    value[w] = load_some(numbers + 2 * queries + at + w * LANES, columns - w * LANES);
-                const Matrix to = block >= 0 && whole ? in_block(block) : own;
-                apply(from, to, sizes.key_size, query, key, std::exp(rate[head] * softplus), update, value);
-                for (int64_t w = 0; w < WIDTH; ++w)
-                    store_some(out + token * values + at + w * LANES, value[w], columns - w * LANES);
-                if (block >= 0 && !whole) copy(own, in_block(block));
+                const Matrix to = block >= 0 && whole ? in_block(block) : columns.own;
+                compute(columns, token, from, to);
+                if (block >= 0 && !whole) copy(columns.own, in_block(block));
                 from = to;
             });
+    });
+}
+
+template <class T>
+void delta_rule(const Rows& rows, const Sizes& sizes, const T* qkv, const float* gates, const float* rate, const float* bias,
+                float* states, T* out) {
+    const int64_t queries = sizes.key_heads * sizes.key_size, values = sizes.heads * sizes.value_size;
+    const int64_t stride = 2 * queries + values;
+    const float factor = 1.0f / std::sqrt(float(sizes.key_size));
+    recur_matrices(rows, sizes, states, [&](const Columns& columns, int64_t token, const Matrix& from, const Matrix& to) {
+        const int64_t head = columns.head, key_head = sizes.key_head(head);
+        const T* numbers = qkv + token * stride;
+        normalized(numbers + key_head * sizes.key_size, sizes.key_size, factor, columns.query);
+        normalized(numbers + queries + key_head * sizes.key_size, sizes.key_size, 1.0f, columns.key);
+        const float* gate = gates + token * 2 * sizes.heads + head;
+        const float kept = std::exp(rate[head] * softplus(gate[sizes.heads] + bias[head]));
+        const float update = 1.0f / (1.0f + std::exp(-gate[0]));
+        const int64_t at = head * sizes.value_size + columns.first;
+        f32x16 value[WIDTH];
+        for (int64_t w = 0; w < WIDTH; ++w)
+            value[w] = load_some(numbers + 2 * queries + at + w * LANES, columns.count - w * LANES);
+        apply(from, to, sizes.key_size, columns.query, columns.key, kept, update, value);
+        for (int64_t w = 0; w < WIDTH; ++w)
+            store_some(out + token * values + at + w * LANES, value[w], columns.count - w * LANES);
+    });
+}
+
+// Weights of a head, and the bounds of a step.
+struct Space {
+    const float *rate, *bias, *skip;
+    float shortest, longest;
+};
+
+template <class T>
+void state_space(const Rows& rows, const Sizes& sizes, const Space& space, const T* inputs, const float* steps, float* states,
+                 T* out) {
+    const int64_t keys = sizes.key_heads * sizes.key_size, values = sizes.heads * sizes.value_size;
+    const int64_t stride = 2 * keys + values;
+    recur_matrices(rows, sizes, states, [&](const Columns& columns, int64_t token, const Matrix& from, const Matrix& to) {
+        const int64_t head = columns.head, at = head * sizes.value_size + columns.first;
+        const T *numbers = inputs + token * stride, *key = numbers + values + sizes.key_head(head) * sizes.key_size;
+        for (int64_t i = 0; i < sizes.key_size; ++i) {
+            columns.key[i] = to_float(key[i]);
+            columns.query[i] = to_float(key[keys + i]);
+        }
+        const float found = softplus(steps[token * sizes.heads + head] + space.bias[head]);
+        const float step = std::min(std::max(found, space.shortest), space.longest);
+        f32x16 given[WIDTH], value[WIDTH];
+        for (int64_t w = 0; w < WIDTH; ++w) {
+            given[w] = load_some(numbers + at + w * LANES, columns.count - w * LANES);
+            value[w] = given[w] * step;
+        }
+        add_outer(from, to, sizes.key_size, columns.query, columns.key, std::exp(space.rate[head] * step), value);
+        for (int64_t w = 0; w < WIDTH; ++w) {
+            const f32x16 result = value[w] + given[w] * space.skip[head];
+            store_some(out + token * values + at + w * LANES, result, columns.count - w * LANES);
+        }
     });
 }
 
@@ -246,3 +303,19 @@ EXPORTED void quire_delta_rule(int dtype, int64_t count, const int32_t* starts, 
         delta_rule(rows, sizes, (const float*)qkv, gates, rate, bias, states, (float*)out);
 }
 PLAYABLE(quire_delta_rule)
+
+// See `StepRecurrence.state_space`; `states` as above, with a group's B as the key and C as the query.
+EXPORTED void quire_state_space(int dtype, int64_t count, const int32_t* starts, const int32_t* contexts,
+                                const int32_t* tables, int64_t blocks, int64_t block_size, int64_t groups, int64_t heads,
+                                int64_t key_size, int64_t value_size, const void* inputs, const float* steps,
+                                const float* rate, const float* bias, const float* skip, float shortest, float longest,
+                                float* states, void* out) {
+    const Rows rows{count, starts, contexts, tables, blocks, block_size};
+    const Sizes sizes{groups, heads, key_size, value_size, false};
+    const Space space{rate, bias, skip, shortest, longest};
+    if (dtype == 1)
+        state_space(rows, sizes, space, (const bf16*)inputs, steps, states, (bf16*)out);
+    else
+        state_space(rows, sizes, space, (const float*)inputs, steps, states, (float*)out);
+}
+PLAYABLE(quire_state_space)
