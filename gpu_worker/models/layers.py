@@ -5,7 +5,7 @@ differences between families are resolved when a layer is constructed, not in a 
 configuration are those of one rank (`split.py`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from gpu_worker.kernels.attention import AttentionSpec, Cache, LayerCache, Rotary, StepAttention
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.products import Linear
-from gpu_worker.kernels.reference.kernels import ACTIVATIONS
+from gpu_worker.kernels.reference.activations import activated
 from gpu_worker.models.config import ModelConfig
 from gpu_worker.models.experts import Experts
 from gpu_worker.models.families.family import DeltaNet
@@ -24,7 +24,7 @@ from gpu_worker.models.norms import PostNorm, QueryKeyNorm, identity, read_norm
 from gpu_worker.models.recurrent import GatedConvolution, GatedDeltaNet
 from gpu_worker.models.rope import rotary_order
 from gpu_worker.models.split import all_reduced
-from gpu_worker.models.weights import RankRows, Weights
+from gpu_worker.models.weights import RankRows, Weights, in_tensors
 
 
 class ResidualAdd(Protocol):
@@ -82,12 +82,11 @@ class MLP:
         names, hidden, inner = config.family.names, config.hidden_size, config.intermediate_size
         down = kernels.linear(*weights.split_inputs(names.down, hidden, inner, config.mlp_bias))
         rows = [RankRows(inner)] * (2 if config.family.gated else 1)
-        up = weights.split_outputs(_in_tensors(names.up, rows), hidden, config.mlp_bias)
+        up = weights.split_outputs(in_tensors(names.up, rows), hidden, config.mlp_bias)
         if config.family.gated:
             self._inner = kernels.gated(*up, config.activation)
         else:
-            product, activate = kernels.linear(*up), ACTIVATIONS[config.activation]
-            self._inner = lambda hidden: activate(product(hidden))
+            self._inner = activated(kernels.linear(*up), config.activation)
         self._down = _residual_add(config, weights, kernels, down, names.after_mlp)
 
     def add_to(self, hidden: Tensor, residual: Tensor) -> None:
@@ -134,13 +133,6 @@ def _mixer(config: ModelConfig, number: int, weights: Weights, kernels: Kernels)
     return (LatentAttention if config.latent else Attention)(config, number, weights, kernels)
 
 
-def _in_tensors(names: tuple[str, ...], parts: Sequence[RankRows]) -> dict[str, Sequence[RankRows]]:
-    """Parts of a joint matrix by tensor: each part in a tensor of its own, or all in one tensor."""
-    if len(names) == 1:
-        return {names[0]: parts}
-    return {name: [part] for name, part in zip(names, parts, strict=True)}
-
-
 def _residual_add(
     config: ModelConfig, weights: Weights, kernels: Kernels, product: Linear, norm: str | None
 ) -> ResidualAdd:
@@ -161,7 +153,7 @@ def _projections(config: ModelConfig, number: int, weights: Weights) -> tuple[Te
     by_head = config.family.by_head and weights.ranks.count * kv_heads > config.key_copies
     gated = config.family.gated_attention
     rows = [RankRows(query + 2 * key)] if by_head else [RankRows((1 + gated) * query), keys, keys]
-    parts = _in_tensors(config.family.names.qkv, rows)
+    parts = in_tensors(config.family.names.qkv, rows)
     weight, bias = weights.split_outputs(parts, config.hidden_size, config.qkv_bias)
     if gated:
         units = torch.arange(2 * (query + key), device=weight.device).view(-1, size)

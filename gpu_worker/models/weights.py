@@ -16,6 +16,7 @@ from gpu_worker.models.checkpoint import Checkpoint
 from gpu_worker.models.formats.stored import DEVICE_PIECE, PIECE
 from gpu_worker.models.ranks import ALONE, Ranks
 
+T = TypeVar("T")
 Kept = TypeVar("Kept", ByteWeight, ScaledWeight, CodedWeight)
 
 
@@ -27,6 +28,13 @@ class RankRows:
     """Number of rows of one rank."""
     copies: int = 1
     """Number of consecutive ranks that have the same rows."""
+
+
+def in_tensors(names: Sequence[str], parts: Sequence[T]) -> dict[str, Sequence[T]]:
+    """Parts of a joint matrix by tensor: each part in a tensor of its own, or all in one tensor."""
+    if len(names) == 1:
+        return {names[0]: parts}
+    return {name: [part] for name, part in zip(names, parts, strict=True)}
 
 
 @dataclass(frozen=True, slots=True)

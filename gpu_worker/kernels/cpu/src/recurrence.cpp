@@ -165,7 +165,7 @@ struct Sizes {
     int64_t key_head(int64_t head) const { return tiled ? head % key_heads : head / (heads / key_heads); }
 };
 
-inline float softplus(float x) { return x > 20 ? x : std::log1p(std::exp(x)); }
+inline float softplus_of(float x) { return x > 20 ? x : std::log1p(std::exp(x)); }
 
 // A task's columns of the matrix of one head, and room for a query and a key.
 struct Columns {
@@ -225,7 +225,7 @@ void delta_rule(const Rows& rows, const Sizes& sizes, const T* qkv, const float*
         normalized(numbers + key_head * sizes.key_size, sizes.key_size, factor, columns.query);
         normalized(numbers + queries + key_head * sizes.key_size, sizes.key_size, 1.0f, columns.key);
         const float* gate = gates + token * 2 * sizes.heads + head;
-        const float kept = std::exp(rate[head] * softplus(gate[sizes.heads] + bias[head]));
+        const float kept = std::exp(rate[head] * softplus_of(gate[sizes.heads] + bias[head]));
         const float update = 1.0f / (1.0f + std::exp(-gate[0]));
         const int64_t at = head * sizes.value_size + columns.first;
         f32x16 value[WIDTH];
@@ -251,11 +251,11 @@ void state_space(const Rows& rows, const Sizes& sizes, const Space& space, const
     recur_matrices(rows, sizes, states, [&](const Columns& columns, int64_t token, const Matrix& from, const Matrix& to) {
         const int64_t head = columns.head, at = head * sizes.value_size + columns.first;
         const T *numbers = inputs + token * stride, *key = numbers + values + sizes.key_head(head) * sizes.key_size;
-        for (int64_t i = 0; i < sizes.key_size; ++i) {
-            columns.key[i] = to_float(key[i]);
-            columns.query[i] = to_float(key[keys + i]);
+        for (int64_t i = 0; i < sizes.key_size; i += LANES) {
+            store_some(columns.key + i, load_some(key + i, sizes.key_size - i), sizes.key_size - i);
+            store_some(columns.query + i, load_some(key + keys + i, sizes.key_size - i), sizes.key_size - i);
         }
-        const float found = softplus(steps[token * sizes.heads + head] + space.bias[head]);
+        const float found = softplus_of(steps[token * sizes.heads + head] + space.bias[head]);
         const float step = std::min(std::max(found, space.shortest), space.longest);
         f32x16 given[WIDTH], value[WIDTH];
         for (int64_t w = 0; w < WIDTH; ++w) {
