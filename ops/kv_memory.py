@@ -12,7 +12,7 @@ from gpu_worker.errors import ModelError
 from gpu_worker.kernels.kv_sizes import PageShape, StateShape, token_bytes, usual_block_size
 from gpu_worker.models.families import family_of
 from gpu_worker.models.index_config import read_index
-from gpu_worker.models.recurrent_config import read_recurrent
+from gpu_worker.models.recurrent_config import RecurrentConfig, read_recurrent
 from gpu_worker.models.values import Values
 from gpu_worker.models.wrapped import language_part
 from ops.runtime import model_files
@@ -101,8 +101,11 @@ def kv_shape(config: Mapping[str, Any]) -> KvShape:
     given = config.get("head_dim") is not None
     head_dim = _size(config, "head_dim") if given else _size(config, "hidden_size") // heads
     kind = "MHA" if kv_heads == heads else "MQA" if kv_heads == 1 else "GQA"
-    pages, states = _pages(config, layers, kv_heads, head_dim), _states(config, layers)
-    return KvShape(kind, layers, pages[: len(pages) - len(states)], window, states)
+    pages, recurrent = _pages(config, layers, kv_heads, head_dim), _recurrent(config, layers)
+    if recurrent is None:
+        return KvShape(kind, layers, pages, window)
+    states = (recurrent.state,) * len(recurrent.layers)
+    return KvShape(kind, layers, pages[: layers - len(recurrent.without_attention)], window, states)
 
 
 def _index_pages(config: Mapping[str, Any], layers: int) -> tuple[PageShape, ...]:
@@ -116,17 +119,16 @@ def _index_pages(config: Mapping[str, Any], layers: int) -> tuple[PageShape, ...
     return (PageShape(1, index.head_dim, index.head_dim, shared=True),) * len(index.layers)
 
 
-def _states(config: Mapping[str, Any], layers: int) -> tuple[StateShape, ...]:
-    """States of recurrent layers."""
+def _recurrent(config: Mapping[str, Any], layers: int) -> RecurrentConfig | None:
+    """Recurrent layers. None: there are none."""
     architectures = config.get("architectures") or [""]
     family = family_of(str(architectures[0]), config)
     try:
-        recurrent = read_recurrent(
+        return read_recurrent(
             family.recurrent if family else None, Values(Path("config.json"), config), layers
         )
     except ModelError as error:
         raise ModelFilesError(str(error)) from error
-    return (recurrent.state,) * len(recurrent.layers) if recurrent else ()
 
 
 def _pages(config: Mapping[str, Any], layers: int, kv_heads: int, head_dim: int) -> tuple[PageShape, ...]:

@@ -4,6 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
@@ -35,6 +36,8 @@ _ACTIVATIONS = {
     "relu": "relu",
 }
 """Names of activations: transformers' to ours."""
+_UNGATED = {"relu2": "relu2"}
+"""Those of an MLP without gates alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,7 @@ class ModelConfig(Shape):
     head_dim: int
     norm_eps: float
     activation: str
-    """silu, gelu, gelu_tanh or relu."""
+    """silu, gelu, gelu_tanh or relu; without gates also relu2."""
     ropes: tuple[RopeConfig, ...]
     """Rotary embedding of each layer."""
     tie_word_embeddings: bool
@@ -174,17 +177,26 @@ class ModelConfig(Shape):
             rank = self.latent.kv_lora_rank
             pages = PageShape(1, rank + self.latent.qk_rope_head_dim, rank, shared=True)
         if self.index is None:
-            return (pages,) * (self.num_layers - len(self.recurrence.layers if self.recurrence else ()))
+            without = self.recurrence.without_attention if self.recurrence else ()
+            return (pages,) * (self.num_layers - len(without))
         keys = PageShape(1, self.index.head_dim, self.index.head_dim, shared=True)
         return (pages,) * self.num_layers + (keys,) * len(self.index.layers)
 
     @property
     def kept(self) -> tuple[PageShape | StateShape, ...]:
-        if self.recurrence is None:
-            return self.pages
-        state, pages = self.recurrence.state, iter(self.pages)
-        recurrent = self.recurrence.layers
-        return tuple(state if number in recurrent else next(pages) for number in range(self.num_layers))
+        return self.pages if self.recurrence is None else tuple(chain.from_iterable(self.kept_by_layer))
+
+    @property
+    def kept_by_layer(self) -> tuple[tuple[PageShape | StateShape, ...], ...]:
+        """What each layer keeps, its indexer left out: pages, a state, both, or nothing."""
+        pages, recurrence = self.pages[:1], self.recurrence
+        if recurrence is None:
+            return (pages,) * self.num_layers
+        return tuple(
+            (() if number in recurrence.without_attention else pages)
+            + ((recurrence.state,) if number in recurrence.layers else ())
+            for number in range(self.num_layers)
+        )
 
     @property
     def unused(self) -> tuple[str, ...]:
@@ -279,7 +291,9 @@ def _config_of(architecture: str, family: Family, values: Values) -> ModelConfig
         head_dim=head_dim,
         max_position=values.positive("max_position_embeddings", 2048),
         norm_eps=values.number("norm_eps", values.number("rms_norm_eps", 1e-6)) / residual**2,
-        activation=_choice(values, "hidden_act", _ACTIVATIONS, "silu"),
+        activation=_choice(
+            values, "hidden_act", _ACTIVATIONS if family.gated else _ACTIVATIONS | _UNGATED, "silu"
+        ),
         ropes=_ropes(family, values, head_dim, windows),
         tie_word_embeddings=values.flag("tie_word_embeddings"),
         qkv_bias=values.fact(family.qkv_bias),

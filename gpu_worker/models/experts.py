@@ -11,8 +11,9 @@ from torch import Tensor
 
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.products import Clamped, Expert, Routing
+from gpu_worker.kernels.reference.activations import activated
 from gpu_worker.models.config import ModelConfig
-from gpu_worker.models.weights import RankRows, Weights
+from gpu_worker.models.weights import RankRows, Weights, in_tensors
 
 
 class Experts:
@@ -48,7 +49,11 @@ class SharedExpert:
         assert shape is not None
         assert names is not None
         own = _expert(config, weights.under(names.shared), shape.shared_intermediate_size)
-        self._inner, self._down = kernels.gated(own.up, None, config.activation), kernels.linear(own.down)
+        if config.family.gated:
+            self._inner = kernels.gated(own.up, None, config.activation)
+        else:
+            self._inner = activated(kernels.linear(own.up), config.activation)
+        self._down = kernels.linear(own.down)
         self._gate = None
         if names.shared_gate is not None:
             gate = weights.merged({names.shared_gate: 1}, config.hidden_size, False)
@@ -89,7 +94,7 @@ def _expert(config: ModelConfig, weights: Weights, size: int) -> Expert:
     assert names is not None
     clamped = names.clamped
     together = names.stacked and weights.has(f"gate_up_proj.{'bias' if clamped else 'weight'}")
-    parts = {name: [RankRows(size)] for name in names.up}
+    parts = in_tensors(names.up, [RankRows(size)] * (2 if config.family.gated else 1))
     if together:
         parts = {"gate_up_proj": [RankRows(2 * size)] if clamped else [RankRows(size)] * 2}
     up, up_bias = weights.split_outputs(parts, hidden, clamped)

@@ -36,7 +36,7 @@ class ExpertsConfig:
 
 def read_experts(experts: Experts | None, values: Values, layers: int) -> ExpertsConfig | None:
     """The mixture of experts that config.json describes. Raises `ModelError` with the key at fault."""
-    if experts is None:
+    if experts is None or not (with_experts := _expert_layers(values, layers)):
         return None
     size = values.positive(experts.intermediate_size)
     num_experts, top_k = values.positive("num_experts"), values.positive("num_experts_per_tok")
@@ -49,7 +49,7 @@ def read_experts(experts: Experts | None, values: Values, layers: int) -> Expert
         top_k,
         size,
         values.fact(experts.normalized),
-        _expert_layers(values, layers),
+        with_experts,
         values.count("shared_expert_intermediate_size", size * values.count("n_shared_experts")),
         num_groups,
         top_k_groups,

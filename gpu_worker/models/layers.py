@@ -5,7 +5,7 @@ differences between families are resolved when a layer is constructed, not in a 
 configuration are those of one rank (`split.py`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
@@ -18,10 +18,10 @@ from gpu_worker.kernels.products import Linear
 from gpu_worker.kernels.reference.activations import activated
 from gpu_worker.models.config import ModelConfig
 from gpu_worker.models.experts import Experts
-from gpu_worker.models.families.family import DeltaNet
+from gpu_worker.models.families.family import DeltaNet, Mamba, ShortConvolution
 from gpu_worker.models.latent import LatentAttention
 from gpu_worker.models.norms import PostNorm, QueryKeyNorm, identity, read_norm
-from gpu_worker.models.recurrent import GatedConvolution, GatedDeltaNet
+from gpu_worker.models.recurrent import GatedConvolution, GatedDeltaNet, GatedStateSpace
 from gpu_worker.models.rope import rotary_order
 from gpu_worker.models.split import all_reduced
 from gpu_worker.models.weights import RankRows, Weights, in_tensors
@@ -97,15 +97,11 @@ class Layer:
     """Attention, then an MLP or a mixture of experts, which reads the residual with attention's result."""
 
     def __init__(self, config: ModelConfig, number: int, weights: Weights, kernels: Kernels) -> None:
-        names, hidden = config.family.names, config.hidden_size
-
-        def norm(name: str | None) -> Callable[[Tensor], Tensor]:
-            return read_norm(config, weights, kernels, name, hidden) if name else identity
-
-        self._attention_norm, self._mlp_norm = norm(names.before_attention), norm(names.before_mlp)
+        names = config.family.names
+        self._attention_norm = _norm(config, weights, kernels, names.before_attention)
+        self._mlp_norm = _norm(config, weights, kernels, names.before_mlp)
         self._attention = _mixer(config, number, weights, kernels)
-        experts = config.experts is not None and number in config.experts.layers
-        self._mlp: ResidualAdd = (Experts if experts else MLP)(config, weights, kernels)
+        self._mlp = _mlp(config, number, weights, kernels)
 
     def add_to(self, hidden: Tensor, rotary: Rotary, step: StepAttention, cache: Cache) -> None:
         """Add the results of attention and MLP to the residual, hidden [tokens, hidden_size], in place."""
@@ -125,12 +121,65 @@ class ParallelLayer(Layer):
         self._mlp.add_to(mlp_input, hidden)
 
 
+class MixerLayer:
+    """Attention or a recurrence, and nothing else, as in Nemotron H."""
+
+    def __init__(self, config: ModelConfig, number: int, weights: Weights, kernels: Kernels) -> None:
+        self._norm = _norm(config, weights, kernels, config.family.names.before_attention)
+        self._mixer = _mixer(config, number, weights, kernels)
+
+    def add_to(self, hidden: Tensor, rotary: Rotary, step: StepAttention, cache: Cache) -> None:
+        """See `Layer.add_to`."""
+        self._mixer.add_to(self._norm(hidden), hidden, rotary, step, cache)
+
+
+class MLPLayer:
+    """An MLP or a mixture of experts, and nothing else."""
+
+    def __init__(self, config: ModelConfig, number: int, weights: Weights, kernels: Kernels) -> None:
+        self._norm = _norm(config, weights, kernels, config.family.names.before_attention)
+        self._mlp = _mlp(config, number, weights, kernels)
+
+    def add_to(self, hidden: Tensor, rotary: Rotary, step: StepAttention, cache: None) -> None:
+        """See `Layer.add_to`. Such a layer keeps nothing."""
+        self._mlp.add_to(self._norm(hidden), hidden)
+
+
+def make_layer(
+    config: ModelConfig, number: int, weights: Weights, kernels: Kernels
+) -> Layer | MixerLayer | MLPLayer:
+    """Layer `number`, whose tensors are `weights`."""
+    kind: type[Layer | MixerLayer | MLPLayer] = ParallelLayer if config.parallel else Layer
+    if config.recurrence is not None and config.recurrence.alone:
+        kind = MLPLayer if number in config.recurrence.alone else MixerLayer
+    return kind(config, number, weights, kernels)
+
+
+_RECURRENT: Mapping[type, type[GatedDeltaNet | GatedStateSpace | GatedConvolution]] = {
+    DeltaNet: GatedDeltaNet,
+    Mamba: GatedStateSpace,
+    ShortConvolution: GatedConvolution,
+}
+
+
 def _mixer(config: ModelConfig, number: int, weights: Weights, kernels: Kernels) -> Mixer:
     """What mixes tokens in layer `number`."""
     if config.recurrence is not None and number in config.recurrence.layers:
-        kind = GatedDeltaNet if isinstance(config.family.recurrent, DeltaNet) else GatedConvolution
-        return kind(config, weights, kernels)
+        return _RECURRENT[type(config.family.recurrent)](config, weights, kernels)
     return (LatentAttention if config.latent else Attention)(config, number, weights, kernels)
+
+
+def _mlp(config: ModelConfig, number: int, weights: Weights, kernels: Kernels) -> ResidualAdd:
+    """The MLP or the mixture of experts of layer `number`."""
+    experts = config.experts is not None and number in config.experts.layers
+    return (Experts if experts else MLP)(config, weights, kernels)
+
+
+def _norm(
+    config: ModelConfig, weights: Weights, kernels: Kernels, name: str | None
+) -> Callable[[Tensor], Tensor]:
+    """Norm `name` of hidden states, if the family has it."""
+    return read_norm(config, weights, kernels, name, config.hidden_size) if name else identity
 
 
 def _residual_add(

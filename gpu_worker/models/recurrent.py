@@ -1,6 +1,7 @@
 """Recurrent layers: in the place of attention, with a state in place of keys and values.
 
 A gated delta net keeps a matrix for each head, which it changes a little with each token (Yang et al. 2024).
+A state space, as in Mamba-2, adds to such a matrix whatever it has already (Dao and Gu 2024).
 A short convolution keeps the latest inputs alone, as in LFM2. Their projections are products like any other;
 what lies between these is in `kernels/recurrence.py`."""
 
@@ -12,9 +13,9 @@ from torch import Tensor
 
 from gpu_worker.kernels.attention import Rotary, StepAttention
 from gpu_worker.kernels.interface import Kernels
-from gpu_worker.kernels.recurrence import Decay, Filters, StateCache
+from gpu_worker.kernels.recurrence import Decay, Filters, StateCache, StateSpace
 from gpu_worker.models.config import ModelConfig
-from gpu_worker.models.families.family import DeltaNet, ShortConvolution
+from gpu_worker.models.families.family import DeltaNet, Mamba, ShortConvolution
 from gpu_worker.models.recurrent_config import RecurrentConfig
 from gpu_worker.models.split import all_reduced
 from gpu_worker.models.weights import RankRows, Weights
@@ -56,6 +57,61 @@ class GatedDeltaNet:
         self._norm.each(out)
         self._multiply(out, inputs[:, self._channels :], "silu")
         self._out.add_to(out, residual)
+
+
+class GatedStateSpace:
+    """A state space of Mamba-2, whose results are gated, and then normalized group by group."""
+
+    def __init__(self, config: ModelConfig, weights: Weights, kernels: Kernels) -> None:
+        names, sizes = config.family.recurrent, config.recurrence
+        assert isinstance(names, Mamba)
+        assert sizes is not None
+        weights, hidden, heads = weights.under(names.prefix), config.hidden_size, sizes.heads
+        parts = [sizes.values, sizes.queries, sizes.queries]  # x, B, C
+        rows = [RankRows(count) for count in (sizes.values, *parts, heads)]
+        weight, bias = weights.split_outputs({names.inputs: rows}, hidden, sizes.bias)
+        self._gates, last = sizes.values, sizes.values + sizes.channels
+        self._inputs = kernels.linear(weight[:last], None if bias is None else bias[:last])
+        steps = weight[last:], None if bias is None else bias[last:]
+        self._steps = kernels.linear(*steps, dtype=torch.float32)
+        self._filters = replace(_filters(names.filters, parts, sizes, weights), silu=True)
+        exact, ranks = weights.of(torch.float32), weights.ranks
+        rate, bias, skip = (
+            exact.rows(name, slice(ranks.rank * heads, (ranks.rank + 1) * heads), ranks.count * heads)
+            for name in (names.decay_rate, names.decay_bias, names.skip)
+        )
+        self._space = StateSpace(Decay(-rate.exp(), bias), skip, sizes.shortest_step, sizes.longest_step)
+        self._multiply = kernels.multiply
+        self._norm = GroupNorm(names, sizes, weights, kernels)
+        self._out = all_reduced(
+            kernels.linear(*weights.split_inputs(names.out, hidden, sizes.values, sizes.bias)), ranks
+        )
+
+    def add_to(
+        self, hidden: Tensor, residual: Tensor, rotary: Rotary, step: StepAttention, cache: StateCache
+    ) -> None:
+        """See `GatedDeltaNet.add_to`."""
+        inputs = self._inputs(hidden)
+        mixed = step.convolve(inputs[:, self._gates :], self._filters, cache)
+        out = step.state_space(mixed, self._steps(hidden), self._space, cache)
+        self._multiply(out, inputs[:, : self._gates], "silu")
+        self._norm(out)
+        self._out.add_to(out, residual)
+
+
+class GroupNorm:
+    """RMS norm of the results of each group's heads by themselves, with a weight for each number."""
+
+    def __init__(self, names: Mamba, sizes: RecurrentConfig, weights: Weights, kernels: Kernels) -> None:
+        first, whole = weights.ranks.rank * sizes.values, weights.ranks.count * sizes.values
+        weight = weights.rows(f"{names.norm}.weight", slice(first, first + sizes.values), whole)
+        self._weight, ones = weight, torch.ones_like(weight[: sizes.values // sizes.key_heads])
+        self._norm, self._multiply = kernels.norm(ones, sizes.norm_eps), kernels.multiply
+
+    def __call__(self, rows: Tensor) -> None:
+        """Normalize rows [tokens, heads * value_size] in place."""
+        self._norm.each(rows)
+        self._multiply(rows, self._weight.expand_as(rows), "none")
 
 
 class GatedConvolution:
@@ -129,4 +185,4 @@ def _filters(name: str, parts: Sequence[int], sizes: RecurrentConfig, weights: W
         return torch.cat(found)
 
     weight = read("weight", 1, sizes.taps)[:, 0].T.contiguous()
-    return Filters(weight, read("bias") if sizes.bias else None)
+    return Filters(weight, read("bias") if sizes.filter_bias else None)

@@ -104,8 +104,8 @@ class RecurrentStep:
         assert cache.matrices is not None
         values = shape.heads * shape.value_size
         keys = (inputs.shape[1] - values) // 2
-        value, key, query = inputs.float().split([values, keys, keys], dim=1)
-        value = value.unflatten(1, (shape.heads, shape.value_size))
+        value, key, query = torch.split(inputs.float(), [values, keys, keys], dim=1)
+        value = value.view(len(value), -1, shape.value_size)
         of_head = torch.arange(shape.heads, device=inputs.device) // (shape.heads * shape.key_size // keys)
         query, key = (each.view(len(each), -1, shape.key_size)[:, of_head] for each in (query, key))
         update = softplus(steps + space.decay.bias).clamp(space.shortest, space.longest)

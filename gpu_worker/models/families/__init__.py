@@ -16,13 +16,14 @@ from gpu_worker.models.families import (
     olmo,
     parallel,
     recurrent,
+    state_spaces,
 )
 from gpu_worker.models.families.family import Family
 from ops.runtime.classifier import ARCHITECTURE as CLASSIFIER
 
 __all__ = ["FAMILIES", "Family", "family_named", "family_of"]
 
-_GROUPS = (llama, gemma, olmo, experts, recurrent, layer_norms, parallel, linear_biases)
+_GROUPS = (llama, gemma, olmo, experts, recurrent, state_spaces, layer_norms, parallel, linear_biases)
 
 FAMILIES: Mapping[str, Family] = {name: each for group in _GROUPS for name, each in group.FAMILIES.items()}
 """Families by the name of their architecture in config.json."""

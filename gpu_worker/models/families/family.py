@@ -50,8 +50,9 @@ class Experts:
     """Tensor of the router."""
     expert: str = "mlp.experts.{}."
     """Prefix of the tensors of an expert, with the expert's number."""
-    up: tuple[str, str] = ("gate_proj", "up_proj")
-    """Tensors of an expert's gate and up, after its prefix."""
+    up: tuple[str, ...] = ("gate_proj", "up_proj")
+    """Tensors of an expert's gate and up, after its prefix, or one name for both in one tensor. Without
+    gates: the name of up."""
     down: str = "down_proj"
     """Tensor of an expert's down, after its prefix."""
     normalized: bool | str = "norm_topk_prob"
@@ -119,6 +120,27 @@ class DeltaNet:
 
 
 @dataclass(frozen=True, slots=True)
+class Mamba:
+    """State spaces as Mamba-2 has them (Dao and Gu 2024): names of the checkpoint's tensors after `prefix`,
+    and what is beside them."""
+
+    prefix: str = "mamba."
+    inputs: str = "in_proj"
+    """Projection to the gates of results, x, B, C and steps."""
+    filters: str = "conv1d"
+    decay_rate: str = "A_log"
+    """Logarithm of the rate."""
+    decay_bias: str = "dt_bias"
+    skip: str = "D"
+    norm: str = "norm"
+    """Norm of the results of each group's heads, after gates."""
+    out: str = "out_proj"
+    alone: bool = False
+    """A layer is such a one, attention, an MLP or experts, and nothing else. Its only norm is
+    `before_attention`."""
+
+
+@dataclass(frozen=True, slots=True)
 class ShortConvolution:
     """Gated convolutions of a few tokens: names of the checkpoint's tensors."""
 
@@ -158,7 +180,8 @@ class Family:
     mlp_bias: bool | str = "mlp_bias"
     head_bias: bool = False
     gated: bool = True
-    """The MLP has gates: activation(gate) * up, then down. Otherwise it is up, activation, down."""
+    """The MLP and experts have gates: activation(gate) * up, then down. Otherwise they are up, activation,
+    down."""
     parallel: bool | str = False
     """Attention and MLP read the same residual stream, instead of the MLP after attention. They share a norm
     if there is no `before_mlp`."""
@@ -190,7 +213,7 @@ class Family:
     the projection of queries."""
     experts: Experts | None = None
     latent: Latent | None = None
-    recurrent: DeltaNet | ShortConvolution | None = None
+    recurrent: DeltaNet | Mamba | ShortConvolution | None = None
     """Layers that `layer_types` does not name `full_attention` are such. None: all layers have attention."""
     left_out: tuple[str, ...] = ()
     """Prefixes of the names of further tensors that are not loaded."""
@@ -202,6 +225,8 @@ class Family:
         canonical = {**self.defaults, **given, **renamed}
         if self.multi_query is True or canonical.get(str(self.multi_query)) is True:
             canonical["num_key_value_heads"] = 1
+        if isinstance(self.recurrent, Mamba) and self.recurrent.alone:
+            canonical |= _kinds_of_layers(canonical)
         return canonical
 
     def fitting(self, values: Mapping[str, Any]) -> "Family | None":
@@ -214,6 +239,21 @@ class Family:
         """Keys whose values are not those of `expects`."""
         found = self.canonical(values)
         return [key for key, value in self.expects.items() if (found.get(key) or None) != (value or None)]
+
+
+_PATTERN = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
+
+
+def _kinds_of_layers(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys by canonical name that follow from the kind of each layer, a list or Nemotron H's pattern."""
+    kinds, pattern = values.get("layer_types"), values.get("hybrid_override_pattern")
+    if kinds is None and isinstance(pattern, str):
+        kinds = [_PATTERN.get(letter, letter) for letter in pattern]
+    if not isinstance(kinds, list):
+        return {}
+    experts = ["sparse" if kind == "moe" else "dense" for kind in kinds]
+    count = values.get("num_hidden_layers", len(kinds))
+    return {"layer_types": kinds, "mlp_layer_types": experts, "num_hidden_layers": count}
 
 
 def _at(values: Mapping[str, Any], path: str) -> Any:

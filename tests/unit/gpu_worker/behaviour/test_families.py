@@ -114,6 +114,15 @@ DELTA = {
     "initializer_range": 0.12,  # with larger weights small differences grow from layer to layer
 }
 SHORT = {"layer_types": ["conv", "full_attention", "conv"], "conv_bias": True}
+NEMOTRON = {
+    "layers_block_type": ["linear_attention", "mlp", "full_attention", "linear_attention"],
+    "head_dim": 16,
+    "mamba_num_heads": 4,
+    "mamba_head_dim": 20,
+    "n_groups": 2,
+    "ssm_state_size": 12,
+    "time_step_min": 0.5,
+}
 SHARP = YARN | {"mscale": 1.0, "mscale_all_dim": 0.8}
 BLOOM = {
     "num_attention_heads": 6,
@@ -211,6 +220,22 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "Qwen3.5": ("Qwen3_5ForCausalLM", DELTA),
     "Qwen3 Next": ("Qwen3NextForCausalLM", DELTA | EXPERTS | {"shared_expert_intermediate_size": 40}),
     "LFM2": ("Lfm2ForCausalLM", SHORT | {"block_multiple_of": 8, "seed": 1}),
+    "Nemotron H": ("NemotronHForCausalLM", NEMOTRON | {"use_bias": True}),
+    "Nemotron 3": (
+        "NemotronHForCausalLM",
+        NEMOTRON
+        | {
+            "layers_block_type": ["linear_attention", "moe", "full_attention", "moe", "linear_attention"],
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 24,
+            "moe_shared_expert_intermediate_size": 40,
+            "routed_scaling_factor": 1.7,
+            "n_group": 4,
+            "topk_group": 2,
+            "use_conv_bias": False,
+        },
+    ),
 }
 
 ALIKE: dict[str, tuple[str, dict[str, Any]]] = {

@@ -1,0 +1,63 @@
+"""Families with state spaces as Mamba-2 has them, beside layers with attention."""
+
+from collections.abc import Mapping
+
+from gpu_worker.models.families.family import Experts, Family, Mamba, Names
+
+FAMILIES: Mapping[str, Family] = {
+    "NemotronHForCausalLM": Family(
+        names=Names(
+            base="backbone.",
+            embedding="embeddings",
+            before_attention="norm",
+            qkv=("mixer.q_proj", "mixer.k_proj", "mixer.v_proj"),
+            out="mixer.o_proj",
+            up=("mixer.up_proj",),
+            down="mixer.down_proj",
+            final_norm="norm_f",
+        ),
+        keys={
+            "hidden_act": "mlp_hidden_act",
+            "layer_types": "layers_block_type",
+            "mamba_conv_bias": "use_conv_bias",
+            "mamba_d_conv": "conv_kernel",
+            "mamba_d_head": "mamba_head_dim",
+            "mamba_d_state": "ssm_state_size",
+            "mamba_n_groups": "n_groups",
+            "mamba_n_heads": "mamba_num_heads",
+            "mamba_proj_bias": "use_bias",
+            "norm_eps": "layer_norm_epsilon",
+            "num_experts": "n_routed_experts",
+            "shared_expert_intermediate_size": "moe_shared_expert_intermediate_size",
+            "shortest_time_step": "time_step_min",
+        },
+        defaults={
+            "head_dim": 128,
+            "hidden_act": "relu2",
+            "mamba_hidden_act": "silu",
+            "norm_eps": 1e-5,
+            "norm_topk_prob": True,
+            "shortest_time_step": 0.001,
+        },
+        expects={"hidden_act": "relu2", "mlp_bias": False, "moe_latent_size": None},
+        norm="rms_float32",
+        qkv_bias=False,
+        out_bias=False,
+        mlp_bias=False,
+        gated=False,
+        rotary=False,
+        experts=Experts(
+            router="mixer.gate",
+            expert="mixer.experts.{}.",
+            up=("up_proj",),
+            normalized="norm_topk_prob",
+            scoring_func="sigmoid",
+            score_correction_bias="mixer.gate.e_score_correction_bias",
+            grouped=True,
+            group_top_k=2,
+            shared="mixer.shared_experts.",
+        ),
+        recurrent=Mamba(prefix="mixer.", alone=True),
+        left_out=("mtp.",),
+    ),
+}
