@@ -354,7 +354,8 @@ def _ropes(family: Family, values: Values, head_dim: int, windows: tuple[int, ..
     window may have another embedding than layers with full attention, as in Gemma 3. Some layers may have
     none, as in SmolLM 3.
     """
-    if not family.rotary or values.fact(family.alibi):
+    rotary = values.get(family.rotary) == "rope" if isinstance(family.rotary, str) else family.rotary
+    if not rotary or values.fact(family.alibi):
         return (RopeConfig(),) * len(windows)
     key = "rope_parameters" if values.get("rope_parameters") else "rope_scaling"
     given = values.object(key)

@@ -105,13 +105,15 @@ class GroupNorm:
     def __init__(self, names: Mamba, sizes: RecurrentConfig, weights: Weights, kernels: Kernels) -> None:
         first, whole = weights.ranks.rank * sizes.values, weights.ranks.count * sizes.values
         weight = weights.rows(f"{names.norm}.weight", slice(first, first + sizes.values), whole)
-        self._weight, ones = weight, torch.ones_like(weight[: sizes.values // sizes.key_heads])
-        self._norm, self._multiply = kernels.norm(ones, sizes.norm_eps), kernels.multiply
+        self._weight, self._multiply = None if sizes.key_heads == 1 else weight, kernels.multiply
+        ones = torch.ones_like(weight[: sizes.values // sizes.key_heads])
+        self._norm = kernels.norm(weight if self._weight is None else ones, sizes.norm_eps)
 
     def __call__(self, rows: Tensor) -> None:
         """Normalize rows [tokens, heads * value_size] in place."""
         self._norm.each(rows)
-        self._multiply(rows, self._weight.expand_as(rows), "none")
+        if self._weight is not None:
+            self._multiply(rows, self._weight.expand_as(rows), "none")
 
 
 class GatedConvolution:

@@ -185,7 +185,8 @@ class Family:
     parallel: bool | str = False
     """Attention and MLP read the same residual stream, instead of the MLP after attention. They share a norm
     if there is no `before_mlp`."""
-    rotary: bool = True
+    rotary: bool | str = True
+    """Queries and keys have rotary embeddings. A string: the key of config.json that is "rope" then."""
     rotates_full_attention: bool = True
     """False: if some layers have windows, layers with full attention have no rotary embedding."""
     scales_queries: bool = False

@@ -1,8 +1,39 @@
 """Families with state spaces as Mamba-2 has them, beside layers with attention."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from gpu_worker.models.families.family import Experts, Family, Mamba, Names
+
+_GRANITE = Family(
+    names=Names(up=("shared_mlp.input_linear",), down="shared_mlp.output_linear"),
+    keys={"num_experts": "num_local_experts", "intermediate_size": "shared_intermediate_size"},
+    expects={"num_experts": 0},
+    defaults={
+        "attention_multiplier": 1.0,
+        "full_attn_idxs": [],
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+    },
+    mlp_bias=False,
+    rotary="position_embedding_type",
+    recurrent=Mamba(),
+)
+_GRANITE_MOE = replace(
+    _GRANITE,
+    keys={"num_experts": "num_local_experts", "shared_expert_intermediate_size": "shared_intermediate_size"},
+    expects={},
+    experts=Experts(
+        intermediate_size="intermediate_size",
+        router="block_sparse_moe.router.layer",
+        expert="block_sparse_moe.experts.{}.",
+        up=("input_linear",),
+        down="output_linear",
+        normalized=True,
+        stacked=True,
+        shared="shared_mlp.",
+    ),
+)
 
 FAMILIES: Mapping[str, Family] = {
     "NemotronHForCausalLM": Family(
@@ -59,5 +90,17 @@ FAMILIES: Mapping[str, Family] = {
         ),
         recurrent=Mamba(prefix="mixer.", alone=True),
         left_out=("mtp.",),
+    ),
+    "GraniteMoeHybridForCausalLM": replace(_GRANITE, otherwise=_GRANITE_MOE),
+    "BambaForCausalLM": Family(
+        names=Names(
+            before_mlp="pre_ff_layernorm",
+            up=("feed_forward.gate_proj", "feed_forward.up_proj"),
+            down="feed_forward.down_proj",
+            final_norm="final_layernorm",
+        ),
+        keys={"full_attn_idxs": "attn_layer_indices"},
+        defaults={"full_attn_idxs": [], "partial_rotary_factor": 0.5, "rms_norm_eps": 1e-5},
+        recurrent=Mamba(),
     ),
 }

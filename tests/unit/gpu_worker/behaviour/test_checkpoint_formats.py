@@ -93,6 +93,8 @@ CASES |= {
     ),
 }
 CASES |= {
+    "fp8, state spaces": ("Nemotron 3", checkpoints.fp8(10, 12, "weight_scale_inv"), BLOCKS),
+    "gptq, state spaces": ("Granite 4 H", checkpoints.gptq(), GPTQ),
     "fp8, squares, stacked": ("gpt-oss", checkpoints.fp8(10, 12, "weight_scale_inv"), BLOCKS),
     "fp8, outputs, stacked": ("gpt-oss", checkpoints.fp8(1), {"quant_method": "fbgemm_fp8"}),
 }

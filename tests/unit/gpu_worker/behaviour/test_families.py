@@ -123,6 +123,21 @@ NEMOTRON = {
     "ssm_state_size": 12,
     "time_step_min": 0.5,
 }
+BAMBA = {
+    "mamba_n_heads": 4,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 12,
+    "time_step_limit": [0.3, 1.2],
+    "mamba_proj_bias": True,
+}
+GRANITE = BAMBA | {
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "embedding_multiplier": 6.0,
+    "residual_multiplier": 0.22,
+    "attention_multiplier": 0.2,
+    "logits_scaling": 3.0,
+    "shared_intermediate_size": 40,
+}
 SHARP = YARN | {"mscale": 1.0, "mscale_all_dim": 0.8}
 BLOOM = {
     "num_attention_heads": 6,
@@ -236,6 +251,11 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
             "use_conv_bias": False,
         },
     ),
+    "Granite 4 H": ("GraniteMoeHybridForCausalLM", GRANITE | {"num_local_experts": 0, "mamba_n_groups": 1}),
+    "Granite 4 H, experts": (
+        "GraniteMoeHybridForCausalLM",
+        GRANITE | {"num_local_experts": 5, "position_embedding_type": "rope", "attention_bias": True},
+    ),
 }
 
 ALIKE: dict[str, tuple[str, dict[str, Any]]] = {
@@ -314,6 +334,7 @@ ALIKE: dict[str, tuple[str, dict[str, Any]]] = {
         "Lfm2MoeForCausalLM",
         EXPERTS | SHORT | {"use_expert_bias": False, "num_dense_layers": 1, "norm_topk_prob": False},
     ),
+    "Bamba": ("BambaForCausalLM", BAMBA | {"attn_layer_indices": [1], "mlp_bias": True}),
     "GLM": ("GlmForCausalLM", {"head_dim": 16, "attention_bias": True, "seed": 1}),
     "GLM 4": ("Glm4ForCausalLM", {"head_dim": 16}),
     "OLMo": ("OlmoForCausalLM", {"clip_qkv": 0.5}),
@@ -435,6 +456,14 @@ OLD: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": ...,
     },
     "GPT-NeoX": {"rotary_pct": 0.25, "rotary_emb_base": 10000},
+    "Bamba": {"rope_theta": 10000.0},
+    "Granite 4 H": {"layer_types": ["mamba", "attention", "mamba"], "time_step_limit": [0.3, 1.2]},
+    "Nemotron 3": {
+        "layers_block_type": ...,
+        "hybrid_override_pattern": "ME*EM",
+        "num_hidden_layers": 5,
+        "time_step_limit": [0.0, float("inf")],
+    },
     "Phi-3, long": {
         "rope_theta": 10000.0,
         "original_max_position_embeddings": 64,

@@ -46,6 +46,9 @@ SPLIT = [
     ("Qwen3.5", 2),
     ("Qwen3 Next", 2),
     ("LFM2", 2),
+    ("Nemotron H", 2),
+    ("Nemotron 3", 2),
+    ("Granite 4 H, experts", 2),
 ]
 LENGTH = len(PROMPT) + 64
 
