@@ -152,6 +152,9 @@ class ModelConfig(Shape):
     """Factor of logits."""
     experts: ExpertsConfig | None = None
     """None: all layers have an MLP."""
+    multipliers: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """Factors of a layer's weights, by tensor: of each part of it. They are multiplied when they are
+    loaded."""
     key_copies: int = 1
     """Number of ranks that compute the same key heads; see `split.rank_config`."""
     latent: LatentConfig | None = None
@@ -309,6 +312,7 @@ def _config_of(architecture: str, family: Family, values: Values) -> ModelConfig
         attention_softcap=values.maybe("attn_logit_softcapping") or 0.0,
         logit_softcap=values.maybe("final_logit_softcapping") or 0.0,
         logit_scale=values.number("logit_scale", 1.0) / values.number("logits_scaling", 1.0),
+        multipliers=_multipliers(family, values),
         experts=read_experts(family.experts, values, layers),
         latent=_latent(values) if family.latent else None,
         index=read_index(values, layers) if family.latent and family.latent.indexer else None,
@@ -326,6 +330,25 @@ def _intermediate_size(family: Family, values: Values, hidden_size: int) -> int:
         size = int(values.number("block_ffn_dim_multiplier", 1.0) * int(2 * size / 3))
         size = -(-size // multiple) * multiple
     return size
+
+
+def _multipliers(family: Family, values: Values) -> dict[str, tuple[float, ...]]:
+    """See `Family.multipliers`. Tensors whose factors are 1 are left out."""
+
+    def number(path: str) -> float:
+        key, _, place = path.partition(".")
+        if not place or values.get(key) is None:
+            return values.number(key, 1.0)
+        found = values.numbers(key)
+        if int(place) >= len(found):
+            raise values.wrong(key, f"more than {len(found)} numbers are needed")
+        return found[int(place)]
+
+    found = {
+        tensor: tuple(math.prod(map(number, paths)) for paths in parts)
+        for tensor, parts in family.multipliers.items()
+    }
+    return {tensor: factors for tensor, factors in found.items() if set(factors) != {1.0}}
 
 
 def _attention_scale(values: Values) -> float | None:

@@ -7,6 +7,7 @@ It is small, and computes in float32 whatever the type of the other weights.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import torch
@@ -46,7 +47,12 @@ class Decoder:
         self._norm = read_norm(config, base, kernels, names.final_norm, config.hidden_size)
         layers = replace(base, transposed=config.family.transposed)
         self._layers = [
-            make_layer(config, number, layers.under(names.layer.format(number)), kernels)
+            make_layer(
+                config,
+                number,
+                replace(layers.under(names.layer.format(number)), multipliers=config.multipliers),
+                kernels,
+            )
             for number in range(config.num_layers)
         ]
         tables = {
@@ -67,10 +73,11 @@ class Decoder:
             yield partial(layer.add_to, rotary=rotary, step=step, cache=cache)
 
     def _by_layer(self, caches: Sequence[Cache]) -> Sequence[Any]:
-        """What each layer keeps: its pages, with those of its indexer; its state; or nothing."""
+        """What each layer keeps: its pages, with those of its indexer; its state; both, or nothing."""
         if self.config.recurrence is not None:
             rest = iter(caches)
-            return [next(rest) if kept else None for kept in self.config.kept_by_layer]
+            each = [tuple(islice(rest, len(kept))) for kept in self.config.kept_by_layer]
+            return [kept[0] if len(kept) == 1 else kept for kept in each]
         if self.config.index is None:
             return caches
         of_layers, of_indexers = list(caches[: len(self._layers)]), caches[len(self._layers) :]

@@ -15,6 +15,7 @@ from torch import Tensor
 from gpu_worker.kernels.attention import AttentionSpec, Cache, LayerCache, Rotary, StepAttention
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.products import Linear
+from gpu_worker.kernels.recurrence import StateCache
 from gpu_worker.kernels.reference.activations import activated
 from gpu_worker.models.config import ModelConfig
 from gpu_worker.models.experts import Experts
@@ -73,6 +74,26 @@ class Attention:
         if self._gates is not None:
             self._multiply(attended, self._gates(hidden), "sigmoid")
         self._out.add_to(attended, residual)
+
+
+class BesideAttention:
+    """Attention, and a recurrence that reads the same inputs, as in Falcon H1."""
+
+    def __init__(self, attention: Mixer, recurrence: Mixer) -> None:
+        self._attention, self._recurrence = attention, recurrence
+
+    def add_to(
+        self,
+        hidden: Tensor,
+        residual: Tensor,
+        rotary: Rotary,
+        step: StepAttention,
+        cache: tuple[LayerCache, StateCache],
+    ) -> None:
+        """See `Mixer.add_to`."""
+        pages, state = cache
+        self._attention.add_to(hidden, residual, rotary, step, pages)
+        self._recurrence.add_to(hidden, residual, rotary, step, state)
 
 
 class MLP:
@@ -140,7 +161,7 @@ class MLPLayer:
         self._norm = _norm(config, weights, kernels, config.family.names.before_attention)
         self._mlp = _mlp(config, number, weights, kernels)
 
-    def add_to(self, hidden: Tensor, rotary: Rotary, step: StepAttention, cache: None) -> None:
+    def add_to(self, hidden: Tensor, rotary: Rotary, step: StepAttention, cache: tuple[()]) -> None:
         """See `Layer.add_to`. Such a layer keeps nothing."""
         self._mlp.add_to(self._norm(hidden), hidden)
 
@@ -164,9 +185,13 @@ _RECURRENT: Mapping[type, type[GatedDeltaNet | GatedStateSpace | GatedConvolutio
 
 def _mixer(config: ModelConfig, number: int, weights: Weights, kernels: Kernels) -> Mixer:
     """What mixes tokens in layer `number`."""
-    if config.recurrence is not None and number in config.recurrence.layers:
-        return _RECURRENT[type(config.family.recurrent)](config, weights, kernels)
-    return (LatentAttention if config.latent else Attention)(config, number, weights, kernels)
+    recurrence = config.recurrence
+    if recurrence is None or number not in recurrence.layers:
+        return (LatentAttention if config.latent else Attention)(config, number, weights, kernels)
+    mixer = _RECURRENT[type(config.family.recurrent)](config, weights, kernels)
+    if not recurrence.beside_attention:
+        return mixer
+    return BesideAttention(Attention(config, number, weights, kernels), mixer)
 
 
 def _mlp(config: ModelConfig, number: int, weights: Weights, kernels: Kernels) -> ResidualAdd:

@@ -60,7 +60,7 @@ class GatedDeltaNet:
 
 
 class GatedStateSpace:
-    """A state space of Mamba-2, whose results are gated, and then normalized group by group."""
+    """A state space of Mamba-2, whose results are gated, and in most families normalized group by group."""
 
     def __init__(self, config: ModelConfig, weights: Weights, kernels: Kernels) -> None:
         names, sizes = config.family.recurrent, config.recurrence
@@ -82,7 +82,8 @@ class GatedStateSpace:
         )
         self._space = StateSpace(Decay(-rate.exp(), bias), skip, sizes.shortest_step, sizes.longest_step)
         self._multiply = kernels.multiply
-        self._norm = GroupNorm(names, sizes, weights, kernels)
+        norm = None if sizes.norm == "none" else GroupNorm(names, sizes, weights, kernels)
+        self._before, self._after = (norm if sizes.norm == when else None for when in ("before", "after"))
         self._out = all_reduced(
             kernels.linear(*weights.split_inputs(names.out, hidden, sizes.values, sizes.bias)), ranks
         )
@@ -94,8 +95,11 @@ class GatedStateSpace:
         inputs = self._inputs(hidden)
         mixed = step.convolve(inputs[:, self._gates :], self._filters, cache)
         out = step.state_space(mixed, self._steps(hidden), self._space, cache)
+        if self._before is not None:
+            self._before(out)
         self._multiply(out, inputs[:, : self._gates], "silu")
-        self._norm(out)
+        if self._after is not None:
+            self._after(out)
         self._out.add_to(out, residual)
 
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from gpu_worker.kernels.kv_sizes import StateShape
 from gpu_worker.models.families.family import DeltaNet, Mamba, ShortConvolution
@@ -39,11 +40,15 @@ class RecurrentConfig:
     """See `StateSpace`."""
     longest_step: float = math.inf
     """See `StateSpace`."""
+    norm: Literal["none", "before", "after"] = "after"
+    """Norm of a state space's results: before they are gated, or after that."""
     norm_eps: float = 1e-6
-    """Of the norm of a state space's results."""
+    """Of this norm."""
     alone: frozenset[int] = frozenset()
     """Numbers of layers that are an MLP or experts and nothing else. No other layer has these then. Empty:
     all have."""
+    beside_attention: bool = False
+    """The layers have attention, too, on the same inputs."""
 
     @property
     def state(self) -> StateShape:
@@ -53,7 +58,7 @@ class RecurrentConfig:
     @property
     def without_attention(self) -> frozenset[int]:
         """Numbers of the layers without attention."""
-        return self.layers | self.alone
+        return self.alone if self.beside_attention else self.layers | self.alone
 
     @property
     def queries(self) -> int:
@@ -116,17 +121,15 @@ def _mamba(kind: Mamba, values: Values, layers: int) -> RecurrentConfig:
     heads, groups = values.positive("mamba_n_heads"), values.positive("mamba_n_groups", 1)
     if heads % groups:
         raise values.wrong("mamba_n_groups", f"{groups} groups do not divide {heads} heads")
-    size = values.get("mamba_d_head", "auto")
-    if size == "auto":
-        values = values.but(
-            "mamba_d_head", values.positive("mamba_expand", 2) * values.positive("hidden_size") // heads
-        )
-    head_size, state_size = values.positive("mamba_d_head"), values.positive("mamba_d_state")
+    normed, first = values.fact(kind.normed), values.fact(kind.norm_first)
+    head_size, state_size = _head_size(values, heads), values.positive("mamba_d_state")
     key = "mamba_hidden_act" if values.get("mamba_hidden_act") else "hidden_act"
     if (activation := values.get(key, "silu")) not in ("silu", "swish"):
         raise values.wrong(key, f"the convolution's activation is silu, not {activation!r}")
     shortest, longest = _steps(values)
     others = ("mlp", "moe") if kind.alone else ()
+    if kind.beside_attention:
+        values = values.but("layer_types", ["linear_attention"] * layers)
     kinds = _kinds(values, layers, "linear_attention", others)
     return RecurrentConfig(
         _numbers(kinds, "linear_attention"),
@@ -141,9 +144,22 @@ def _mamba(kind: Mamba, values: Values, layers: int) -> RecurrentConfig:
         gates=1,
         shortest_step=shortest,
         longest_step=longest,
+        norm="none" if not normed else "before" if first else "after",
         norm_eps=values.number("norm_eps", values.number("rms_norm_eps", 1e-6)),
         alone=_numbers(kinds, *others),
+        beside_attention=kind.beside_attention,
     )
+
+
+def _head_size(values: Values, heads: int) -> int:
+    """Size of a head of a state space."""
+    if values.get("mamba_d_head", "auto") != "auto":
+        return values.positive("mamba_d_head")
+    usual = values.positive("mamba_expand", 2) * values.positive("hidden_size")
+    whole = values.positive("mamba_d_ssm", usual)
+    if whole % heads:
+        raise values.wrong("mamba_n_heads", f"{heads} heads do not divide {whole} dimensions")
+    return whole // heads
 
 
 def _steps(values: Values) -> tuple[float, float]:

@@ -1,7 +1,7 @@
 """The tensors of a checkpoint as decoders ask for them: converted, merged, and this rank's part alone."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from typing import TypeVar
@@ -54,10 +54,18 @@ class Weights:
     ranks: Ranks = ALONE
     keeps: frozenset[Kind] = frozenset()
     """Types of weights that the back end can keep: see `ScaledWeight`, `ByteWeight` and `CodedWeight`."""
+    multipliers: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """Factors of matrices by the name of the product: one for each part that lies in the tensor. Such
+    matrices are not kept as they are."""
 
     def under(self, prefix: str) -> "Weights":
         """The tensors whose names begin with `prefix`, by the rest of their names."""
-        return replace(self, prefix=self.prefix + prefix)
+        within = {
+            name.removeprefix(prefix): factors
+            for name, factors in self.multipliers.items()
+            if name.startswith(prefix)
+        }
+        return replace(self, prefix=self.prefix + prefix, multipliers=within)
 
     def of(self, dtype: torch.dtype) -> "Weights":
         """The same tensors, converted to another type."""
@@ -137,7 +145,7 @@ class Weights:
         count = sum(rows.stop - rows.start for _, _, taken in parts for rows in taken)
         size = (count, *(len(range(each)[columns]) for each in rest))
         values = partial(self._values, parts, shapes, turned, columns, size)
-        if not self.keeps or not rest:
+        if not self.keeps or not rest or any(self._factors(name) for name, _, _ in parts):
             return values()
         bytes_of = [self.checkpoint.byte_scales(self.prefix + name, taken) for name, _, taken in parts]
         known = [each for each in bytes_of if each is not None]
@@ -175,7 +183,17 @@ class Weights:
             for found in self._found(name, shape, taken, turned, columns):
                 merged[start : start + len(found)].copy_(found)
                 start += len(found)
+        end = 0
+        for name, _, taken in parts:
+            for rows, factor in zip(taken, self._factors(name) or (1.0,) * len(taken), strict=True):
+                begin, end = end, end + rows.stop - rows.start
+                if factor != 1.0:
+                    merged[begin:end] *= factor
         return merged
+
+    def _factors(self, name: str) -> tuple[float, ...]:
+        """Factors of the parts of tensor `name`. Empty: they have none."""
+        return self.multipliers.get(name.removesuffix(".weight"), ())
 
     def _counted(self, weight: Kept) -> Kept:
         self.checkpoint.kept += weight.numel()

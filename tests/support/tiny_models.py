@@ -30,6 +30,10 @@ SIZES: dict[str, Any] = {
     ),
     **dict.fromkeys(("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"), 8),
     **dict.fromkeys(("n_group", "topk_group", "first_k_dense_replace", "n_shared_experts"), 1),
+    **dict.fromkeys(("mamba_n_heads", "mamba_num_heads"), 4),
+    **dict.fromkeys(("mamba_d_state", "ssm_state_size"), 8),
+    **{"mamba_d_ssm": 64, "mamba_d_head": 16, "mamba_head_dim": 16, "mamba_n_groups": 2, "n_groups": 2},
+    **{"moe_shared_expert_intermediate_size": 16, "shared_intermediate_size": 16},
     **dict.fromkeys(("num_global_key_value_heads", "moe_layer_start_index"), 1),
     **{
         "laurel_rank": 4,

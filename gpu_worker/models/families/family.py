@@ -1,6 +1,6 @@
 """`Family`, an entry of the table of architectures, with the names of its checkpoint's tensors."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -133,11 +133,17 @@ class Mamba:
     decay_bias: str = "dt_bias"
     skip: str = "D"
     norm: str = "norm"
-    """Norm of the results of each group's heads, after gates."""
+    """Norm of the results of each group's heads."""
+    normed: bool | str = True
+    """Results are normalized."""
+    norm_first: bool | str = False
+    """They are normalized before they are gated."""
     out: str = "out_proj"
     alone: bool = False
     """A layer is such a one, attention, an MLP or experts, and nothing else. Its only norm is
     `before_attention`."""
+    beside_attention: bool = False
+    """Each layer is such a one and attention, on the same inputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +222,9 @@ class Family:
     latent: Latent | None = None
     recurrent: DeltaNet | Mamba | ShortConvolution | None = None
     """Layers that `layer_types` does not name `full_attention` are such. None: all layers have attention."""
+    multipliers: Mapping[str, Sequence[tuple[str, ...]]] = field(default_factory=dict)
+    """Factors of a layer's weights, by tensor: the keys of config.json whose numbers are multiplied, for each
+    part of the tensor. `key.n`: number n of a list."""
     left_out: tuple[str, ...] = ()
     """Prefixes of the names of further tensors that are not loaded."""
 

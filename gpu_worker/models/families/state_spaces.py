@@ -5,6 +5,12 @@ from dataclasses import replace
 
 from gpu_worker.models.families.family import Experts, Family, Mamba, Names
 
+_BAMBA_NAMES = Names(
+    before_mlp="pre_ff_layernorm",
+    up=("feed_forward.gate_proj", "feed_forward.up_proj"),
+    down="feed_forward.down_proj",
+    final_norm="final_layernorm",
+)
 _GRANITE = Family(
     names=Names(up=("shared_mlp.input_linear",), down="shared_mlp.output_linear"),
     keys={"num_experts": "num_local_experts", "intermediate_size": "shared_intermediate_size"},
@@ -93,14 +99,30 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "GraniteMoeHybridForCausalLM": replace(_GRANITE, otherwise=_GRANITE_MOE),
     "BambaForCausalLM": Family(
-        names=Names(
-            before_mlp="pre_ff_layernorm",
-            up=("feed_forward.gate_proj", "feed_forward.up_proj"),
-            down="feed_forward.down_proj",
-            final_norm="final_layernorm",
-        ),
+        names=_BAMBA_NAMES,
         keys={"full_attn_idxs": "attn_layer_indices"},
         defaults={"full_attn_idxs": [], "partial_rotary_factor": 0.5, "rms_norm_eps": 1e-5},
         recurrent=Mamba(),
+    ),
+    "FalconH1ForCausalLM": Family(
+        names=_BAMBA_NAMES,
+        keys={"logit_scale": "lm_head_multiplier"},
+        defaults={
+            "mamba_norm_before_gate": True,
+            "rms_norm_eps": 1e-5,
+        },
+        # Biases would have other factors than weights.
+        expects=dict.fromkeys(("attention_bias", "mlp_bias", "mamba_proj_bias", "projectors_bias"), False),
+        recurrent=Mamba(normed="mamba_rms_norm", norm_first="mamba_norm_before_gate", beside_attention=True),
+        multipliers={
+            "mamba.in_proj": [("ssm_in_multiplier", f"ssm_multipliers.{part}") for part in range(5)],
+            "mamba.out_proj": [("ssm_out_multiplier",)],
+            "self_attn.q_proj": [("attention_in_multiplier",)],
+            "self_attn.k_proj": [("attention_in_multiplier", "key_multiplier")],
+            "self_attn.v_proj": [("attention_in_multiplier",)],
+            "self_attn.o_proj": [("attention_out_multiplier",)],
+            "feed_forward.gate_proj": [("mlp_multipliers.0",)],
+            "feed_forward.down_proj": [("mlp_multipliers.1",)],
+        },
     ),
 }

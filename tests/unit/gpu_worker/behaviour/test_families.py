@@ -130,6 +130,19 @@ BAMBA = {
     "time_step_limit": [0.3, 1.2],
     "mamba_proj_bias": True,
 }
+FALCON_H1 = BAMBA | {
+    "mamba_proj_bias": False,
+    "mamba_d_ssm": 48,
+    "embedding_multiplier": 3.0,
+    "lm_head_multiplier": 0.6,
+    "ssm_in_multiplier": 1.2,
+    "ssm_out_multiplier": 0.7,
+    "ssm_multipliers": [0.9, 1.1, 0.6, 1.4, 0.8],
+    "attention_in_multiplier": 1.3,
+    "attention_out_multiplier": 0.9,
+    "key_multiplier": 0.5,
+    "mlp_multipliers": [0.8, 0.6],
+}
 GRANITE = BAMBA | {
     "layer_types": ["linear_attention", "full_attention", "linear_attention"],
     "embedding_multiplier": 6.0,
@@ -251,6 +264,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
             "use_conv_bias": False,
         },
     ),
+    "Falcon H1": ("FalconH1ForCausalLM", FALCON_H1),
     "Granite 4 H": ("GraniteMoeHybridForCausalLM", GRANITE | {"num_local_experts": 0, "mamba_n_groups": 1}),
     "Granite 4 H, experts": (
         "GraniteMoeHybridForCausalLM",
@@ -335,6 +349,14 @@ ALIKE: dict[str, tuple[str, dict[str, Any]]] = {
         EXPERTS | SHORT | {"use_expert_bias": False, "num_dense_layers": 1, "norm_topk_prob": False},
     ),
     "Bamba": ("BambaForCausalLM", BAMBA | {"attn_layer_indices": [1], "mlp_bias": True}),
+    "Falcon H1, norm first": (
+        "FalconH1ForCausalLM",
+        FALCON_H1 | {"mamba_rms_norm": True, "mamba_conv_bias": False, "mamba_n_groups": 1},
+    ),
+    "Falcon H1, norm last": (
+        "FalconH1ForCausalLM",
+        FALCON_H1 | {"mamba_rms_norm": True, "mamba_norm_before_gate": False},
+    ),
     "GLM": ("GlmForCausalLM", {"head_dim": 16, "attention_bias": True, "seed": 1}),
     "GLM 4": ("Glm4ForCausalLM", {"head_dim": 16}),
     "OLMo": ("OlmoForCausalLM", {"clip_qkv": 0.5}),

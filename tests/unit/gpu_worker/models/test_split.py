@@ -49,6 +49,7 @@ SPLIT = [
     ("Nemotron H", 2),
     ("Nemotron 3", 2),
     ("Granite 4 H, experts", 2),
+    ("Falcon H1", 2),
 ]
 LENGTH = len(PROMPT) + 64
 
