@@ -60,7 +60,9 @@ def tiny_model(architecture: str, seed: int = 0) -> Any:
         sizes |= {"head_dim": SIZES["qk_rope_head_dim"], "num_key_value_heads": 4, "qk_head_dim": 16}
         sizes = {key: size for key, size in sizes.items() if key in known}
     for key in ("layer_types", "mlp_layer_types"):
-        if key in known and (types := getattr(usual, key, None)):
+        own = getattr(type(usual), getattr(usual, "attribute_map", {}).get(key, key), None)
+        derived = isinstance(own, property) and own.fset is None
+        if key in known and not derived and (types := getattr(usual, key, None)):
             every = list(dict.fromkeys(types))
             sizes[key] = [every[layer % len(every)] for layer in range(SIZES["num_hidden_layers"])]
     config = kind.config_class(**sizes)
