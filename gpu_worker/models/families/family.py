@@ -71,6 +71,9 @@ class Experts:
     """Experts are those of gpt-oss: `products.Clamped`. They and the router have biases."""
     stacked: bool = False
     """A tensor may have all experts of a layer: see `stacked.py`."""
+    latent: tuple[str, str] | None = None
+    """Tensors of the projections from hidden states to the few dimensions that experts may work in
+    (moe_latent_size in config.json), and back. The shared expert reads hidden states."""
     shared: str = ""
     """Prefix of the tensors of the shared expert, which every token goes to. Empty: there is none."""
     shared_gate: str | None = None

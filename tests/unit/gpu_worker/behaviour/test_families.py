@@ -123,6 +123,17 @@ NEMOTRON = {
     "ssm_state_size": 12,
     "time_step_min": 0.5,
 }
+NEMOTRON_3 = NEMOTRON | {
+    "layers_block_type": ["linear_attention", "moe", "full_attention", "moe", "linear_attention"],
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "moe_shared_expert_intermediate_size": 40,
+    "routed_scaling_factor": 1.7,
+    "n_group": 4,
+    "topk_group": 2,
+    "use_conv_bias": False,
+}
 BAMBA = {
     "mamba_n_heads": 4,
     "mamba_n_groups": 2,
@@ -249,21 +260,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "Qwen3 Next": ("Qwen3NextForCausalLM", DELTA | EXPERTS | {"shared_expert_intermediate_size": 40}),
     "LFM2": ("Lfm2ForCausalLM", SHORT | {"block_multiple_of": 8, "seed": 1}),
     "Nemotron H": ("NemotronHForCausalLM", NEMOTRON | {"use_bias": True}),
-    "Nemotron 3": (
-        "NemotronHForCausalLM",
-        NEMOTRON
-        | {
-            "layers_block_type": ["linear_attention", "moe", "full_attention", "moe", "linear_attention"],
-            "n_routed_experts": 8,
-            "num_experts_per_tok": 3,
-            "moe_intermediate_size": 24,
-            "moe_shared_expert_intermediate_size": 40,
-            "routed_scaling_factor": 1.7,
-            "n_group": 4,
-            "topk_group": 2,
-            "use_conv_bias": False,
-        },
-    ),
+    "Nemotron 3": ("NemotronHForCausalLM", NEMOTRON_3),
     "Falcon H1": ("FalconH1ForCausalLM", FALCON_H1),
     "Granite 4 H": ("GraniteMoeHybridForCausalLM", GRANITE | {"num_local_experts": 0, "mamba_n_groups": 1}),
     "Granite 4 H, experts": (
@@ -348,6 +345,7 @@ ALIKE: dict[str, tuple[str, dict[str, Any]]] = {
         "Lfm2MoeForCausalLM",
         EXPERTS | SHORT | {"use_expert_bias": False, "num_dense_layers": 1, "norm_topk_prob": False},
     ),
+    "Nemotron 3, latent experts": ("NemotronHForCausalLM", NEMOTRON_3 | {"moe_latent_size": 20}),
     "Bamba": ("BambaForCausalLM", BAMBA | {"attn_layer_indices": [1], "mlp_bias": True}),
     "Falcon H1, norm first": (
         "FalconH1ForCausalLM",

@@ -257,7 +257,6 @@ def test_configurations_that_make_no_sense(
     ("name", "changes", "keys"),
     [
         ("Nemotron H", {"mlp_bias": True}, "mlp_bias"),
-        ("Nemotron 3", {"moe_latent_size": 16}, "moe_latent_size"),
         ("Falcon H1", {"mamba_proj_bias": True, "projectors_bias": True}, "mamba_proj_bias, projectors_bias"),
     ],
 )

@@ -48,6 +48,7 @@ SPLIT = [
     ("LFM2", 2),
     ("Nemotron H", 2),
     ("Nemotron 3", 2),
+    ("Nemotron 3, latent experts", 2),
     ("Granite 4 H, experts", 2),
     ("Falcon H1", 2),
 ]
