@@ -107,13 +107,14 @@ class RecurrentStep:
         value, key, query = torch.split(inputs.float(), [values, keys, keys], dim=1)
         value = value.view(len(value), -1, shape.value_size)
         of_head = torch.arange(shape.heads, device=inputs.device) // (shape.heads * shape.key_size // keys)
-        query, key = (each.view(len(each), -1, shape.key_size)[:, of_head] for each in (query, key))
+        query, key = (each.view(len(each), -1, shape.key_size) for each in (query, key))
         update = softplus(steps + space.decay.bias).clamp(space.shortest, space.longest)
-        every = (query, key, value, space.decay.rate * update, update)
-        out = inputs.new_empty(value.shape)
+        forget, out = space.decay.rate * update, inputs.new_empty(value.shape)
 
         def advance(state: Tensor, places: Tensor) -> Tensor:
-            tokens = Tokens(*(each[places] for each in every))
+            # Each head's B and C, of a whole step, would take much memory.
+            read, written = query[places][:, :, of_head], key[places][:, :, of_head]
+            tokens = Tokens(read, written, value[places], forget[places], update[places])
             results, state = self.apply_state_space(state, tokens)
             out[places] = (results + space.skip[:, None] * tokens.value).to(out.dtype)
             return state
