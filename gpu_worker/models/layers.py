@@ -5,7 +5,7 @@ differences between families are resolved when a layer is constructed, not in a 
 configuration are those of one rank (`split.py`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
@@ -19,7 +19,7 @@ from gpu_worker.kernels.recurrence import StateCache
 from gpu_worker.kernels.reference.activations import activated
 from gpu_worker.models.config import ModelConfig
 from gpu_worker.models.experts import Experts
-from gpu_worker.models.families.family import DeltaNet, Mamba, ShortConvolution
+from gpu_worker.models.families.family import DeltaNet, Mamba
 from gpu_worker.models.latent import LatentAttention
 from gpu_worker.models.norms import PostNorm, QueryKeyNorm, identity, read_norm
 from gpu_worker.models.recurrent import GatedConvolution, GatedDeltaNet, GatedStateSpace
@@ -171,16 +171,9 @@ def make_layer(
 ) -> Layer | MixerLayer | MLPLayer:
     """Layer `number`, whose tensors are `weights`."""
     kind: type[Layer | MixerLayer | MLPLayer] = ParallelLayer if config.parallel else Layer
-    if config.recurrence is not None and config.recurrence.alone:
+    if config.recurrence is not None and config.recurrence.alone is not None:
         kind = MLPLayer if number in config.recurrence.alone else MixerLayer
     return kind(config, number, weights, kernels)
-
-
-_RECURRENT: Mapping[type, type[GatedDeltaNet | GatedStateSpace | GatedConvolution]] = {
-    DeltaNet: GatedDeltaNet,
-    Mamba: GatedStateSpace,
-    ShortConvolution: GatedConvolution,
-}
 
 
 def _mixer(config: ModelConfig, number: int, weights: Weights, kernels: Kernels) -> Mixer:
@@ -188,7 +181,12 @@ def _mixer(config: ModelConfig, number: int, weights: Weights, kernels: Kernels)
     recurrence = config.recurrence
     if recurrence is None or number not in recurrence.layers:
         return (LatentAttention if config.latent else Attention)(config, number, weights, kernels)
-    mixer = _RECURRENT[type(config.family.recurrent)](config, weights, kernels)
+    kind: type[GatedConvolution | GatedDeltaNet | GatedStateSpace] = GatedConvolution
+    if isinstance(config.family.recurrent, DeltaNet):
+        kind = GatedDeltaNet
+    elif isinstance(config.family.recurrent, Mamba):
+        kind = GatedStateSpace
+    mixer = kind(config, weights, kernels)
     if not recurrence.beside_attention:
         return mixer
     return BesideAttention(Attention(config, number, weights, kernels), mixer)

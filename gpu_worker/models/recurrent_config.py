@@ -44,9 +44,9 @@ class RecurrentConfig:
     """Norm of a state space's results: before they are gated, or after that."""
     norm_eps: float = 1e-6
     """Of this norm."""
-    alone: frozenset[int] = frozenset()
-    """Numbers of layers that are an MLP or experts and nothing else. No other layer has these then. Empty:
-    all have."""
+    alone: frozenset[int] | None = None
+    """Numbers of layers that are an MLP or experts and nothing else. No other layer has these then. None: all
+    layers have."""
     beside_attention: bool = False
     """The layers have attention, too, on the same inputs."""
 
@@ -58,7 +58,8 @@ class RecurrentConfig:
     @property
     def without_attention(self) -> frozenset[int]:
         """Numbers of the layers without attention."""
-        return self.alone if self.beside_attention else self.layers | self.alone
+        alone = self.alone or frozenset()
+        return alone if self.beside_attention else alone | self.layers
 
     @property
     def queries(self) -> int:
@@ -76,7 +77,7 @@ class RecurrentConfig:
         return self.channels + 2 * self.values + self.gates * self.heads if self.heads else 4 * self.channels
 
     def part(self, ranks: int) -> "RecurrentConfig | None":
-        """One of `ranks` equal parts: whole key heads, or channels. None: they cannot be split."""
+        """One of `ranks` equal parts: whole key heads or groups, or channels. None: they cannot be split."""
         if (self.key_heads or self.channels) % ranks or (self.tiled and ranks > 1):
             return None
         return replace(
@@ -146,7 +147,7 @@ def _mamba(kind: Mamba, values: Values, layers: int) -> RecurrentConfig:
         longest_step=longest,
         norm="none" if not normed else "before" if first else "after",
         norm_eps=values.number("norm_eps", values.number("rms_norm_eps", 1e-6)),
-        alone=_numbers(kinds, *others),
+        alone=_numbers(kinds, *others) if kind.alone else None,
         beside_attention=kind.beside_attention,
     )
 
@@ -167,20 +168,12 @@ def _steps(values: Values) -> tuple[float, float]:
     if values.get("shortest_time_step") is not None:
         return values.number("shortest_time_step"), math.inf
     limits = values.get("time_step_limit", [0.0, math.inf])
-    found = (
-        [math.inf if each == {"__float__": "Infinity"} else each for each in limits]
-        if isinstance(limits, list)
-        else []
-    )
-    if (
-        len(found) != 2
-        or not all(isinstance(each, int | float) for each in found)
-        or not 0 <= found[0] <= found[1]
-    ):
-        raise values.wrong(
-            "time_step_limit", f"two numbers are needed, the smaller one first, not {limits!r}"
-        )
-    return float(found[0]), float(found[1])
+    match limits:
+        case [int() | float() as shortest, int() | float() as longest] if 0 <= shortest <= longest:
+            return float(shortest), float(longest)
+        case [int() | float() as shortest, {"__float__": "Infinity"}] if shortest >= 0:  # as transformers 5
+            return float(shortest), math.inf
+    raise values.wrong("time_step_limit", f"two numbers are needed, the smaller one first, not {limits!r}")
 
 
 def _layers(values: Values, layers: int, name: str) -> frozenset[int]:

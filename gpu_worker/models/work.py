@@ -73,7 +73,9 @@ def work(
     without = recurrent.without_attention if recurrent else frozenset[int]()
     states = len(recurrent.layers) if recurrent else 0
     state = recurrent.state.block_bytes * states if recurrent else 0
-    mlps = len(recurrent.alone) if recurrent and recurrent.alone else config.num_layers
+    mlps = config.num_layers
+    if recurrent is not None and recurrent.alone is not None:
+        mlps = len(recurrent.alone)
     attentions = config.num_layers - len(without)
     query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     weights = attentions * hidden * (2 * (query + key) + query * config.family.gated_attention)

@@ -117,7 +117,7 @@ def test_layers_may_have_one_part_alone_or_attention_and_a_recurrence() -> None:
     found = work(replace(CONFIG, recurrence=space), 2, 24, [1], [10])
     assert found.weight_bytes == (mlp + attention + recurrent + HEAD) * 2
     assert found.kv_bytes == 10 * 24 + 2 * space.state.block_bytes
-    both = replace(space, layers=frozenset({0, 1, 2}), alone=frozenset(), beside_attention=True)
+    both = replace(space, layers=frozenset({0, 1, 2}), alone=None, beside_attention=True)
     found = work(replace(CONFIG, recurrence=both), 2, 24, [1], [10])
     assert found.weight_bytes == (3 * (mlp + attention + recurrent) + HEAD) * 2
     assert found.kv_bytes == 10 * 24 + 3 * 2 * space.state.block_bytes
