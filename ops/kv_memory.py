@@ -31,8 +31,8 @@ class ModelFilesError(Exception):
 class KvShape:
     """What one token leaves in the cache of all layers.
 
-    `kind` is MHA, GQA, MQA or MLA. MLA (DeepSeek-V2, section 2.1) keeps one compressed vector and one rotated
-    key for all heads, as one row.
+    `kind` is MHA, GQA, MQA or MLA, or none if no layer has attention. MLA (DeepSeek-V2, section 2.1) keeps one
+    compressed vector and one rotated key for all heads, as one row.
     """
 
     kind: str
@@ -104,8 +104,9 @@ def kv_shape(config: Mapping[str, Any]) -> KvShape:
     pages, recurrent = _pages(config, layers, kv_heads, head_dim), _recurrent(config, layers)
     if recurrent is None:
         return KvShape(kind, layers, pages, window)
+    pages = pages[: layers - len(recurrent.without_attention)]
     states = (recurrent.state,) * len(recurrent.layers)
-    return KvShape(kind, layers, pages[: layers - len(recurrent.without_attention)], window, states)
+    return KvShape(kind if pages else "none", layers, pages, window, states)
 
 
 def _index_pages(config: Mapping[str, Any], layers: int) -> tuple[PageShape, ...]:

@@ -126,4 +126,22 @@ FAMILIES: Mapping[str, Family] = {
             "feed_forward.down_proj": [("mlp_multipliers.1",)],
         },
     ),
+    "Mamba2ForCausalLM": Family(
+        names=Names(base="backbone.", embedding="embeddings", before_attention="norm", final_norm="norm_f"),
+        keys={
+            "mamba_conv_bias": "use_conv_bias",
+            "mamba_d_conv": "conv_kernel",
+            "mamba_d_head": "head_dim",
+            "mamba_d_state": "state_size",
+            "mamba_n_groups": "n_groups",
+            "mamba_n_heads": "num_heads",
+            "mamba_proj_bias": "use_bias",
+            "norm_eps": "layer_norm_epsilon",
+            "num_attention_heads": "num_heads",
+        },
+        defaults={"full_attn_idxs": [], "mamba_n_groups": 8, "norm_eps": 1e-5},
+        gated=False,
+        rotary=False,
+        recurrent=Mamba(prefix="mixer.", alone=True),
+    ),
 }

@@ -347,6 +347,17 @@ ALIKE: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "Nemotron 3, latent experts": ("NemotronHForCausalLM", NEMOTRON_3 | {"moe_latent_size": 20}),
     "Bamba": ("BambaForCausalLM", BAMBA | {"attn_layer_indices": [1], "mlp_bias": True}),
+    "Mamba-2": (
+        "Mamba2ForCausalLM",
+        {
+            "num_heads": 4,
+            "head_dim": 16,
+            "n_groups": 2,
+            "state_size": 12,
+            "time_step_limit": [0.3, 1.2],
+            "max_position_embeddings": 128,
+        },
+    ),
     "Falcon H1, norm first": (
         "FalconH1ForCausalLM",
         FALCON_H1 | {"mamba_rms_norm": True, "mamba_conv_bias": False, "mamba_n_groups": 1},

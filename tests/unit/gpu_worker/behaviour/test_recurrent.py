@@ -21,6 +21,8 @@ from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.load import load
 from gpu_worker.step.drafter import load_draft
 from gpu_worker.step.runner import Runner
+from ops.kv_memory import kv_shape
+from ops.kv_memory import read_config as plan_config
 from proto.sampling import greedy
 from scheduler_svc.core.request import BeamSearch, Request
 from scheduler_svc.core.sequence import State
@@ -28,14 +30,14 @@ from tests.support.closed_loop import ClosedLoop
 from tests.unit.gpu_worker.behaviour.test_families import ALIKE, MODELS, PROMPT, random_model
 from tests.unit.gpu_worker.conftest import CPU, Driver, make_runner, new_slot, plan, sampled
 
-NAMES = ["Qwen3.5", "LFM2", "Nemotron H", "Falcon H1"]
+NAMES = ["Qwen3.5", "LFM2", "Nemotron H", "Falcon H1", "Mamba-2"]
 BLOCK_SIZE = 8
 
 
 @pytest.fixture(scope="module", params=NAMES)
 def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("recurrent")
-    random_model(*MODELS[request.param]).save_pretrained(path)
+    random_model(*(MODELS | ALIKE)[request.param]).save_pretrained(path)
     return path
 
 
@@ -273,6 +275,23 @@ def test_heads_of_a_group_that_is_not_split(tmp_path: Path) -> None:
     random_model(*MODELS["Granite 4 H"]).save_pretrained(tmp_path)
     with pytest.raises(ModelError, match="QUIRE_TENSOR_PARALLEL=2: the recurrent layers cannot be split"):
         check_split(tmp_path, 2)
+
+
+def test_a_model_without_attention_has_no_keys_of_it(tmp_path: Path) -> None:
+    random_model(*ALIKE["Mamba-2"]).save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    values = json.loads(path.read_text())
+    for key in (
+        "num_attention_heads",
+        "num_key_value_heads",
+        "intermediate_size",
+        "max_position_embeddings",
+    ):
+        del values[key]
+    path.write_text(json.dumps(values))
+    config = load_model(tmp_path, CPU, native()).config
+    assert (config.pages, config.max_position) == ((), 2048)
+    assert kv_shape(plan_config(tmp_path)).kind == "none"
 
 
 def test_layers_with_attention_by_their_numbers(tmp_path: Path) -> None:
