@@ -31,8 +31,8 @@ class ModelFilesError(Exception):
 class KvShape:
     """What one token leaves in the cache of all layers.
 
-    `kind` is MHA, GQA, MQA or MLA, or none if no layer has attention. MLA (DeepSeek-V2, section 2.1) keeps one
-    compressed vector and one rotated key for all heads, as one row.
+    `kind` is MHA, GQA, MQA or MLA, or none if no layer has attention. MLA (DeepSeek-V2, section 2.1) keeps
+    one compressed vector and one rotated key for all heads, as one row.
     """
 
     kind: str
