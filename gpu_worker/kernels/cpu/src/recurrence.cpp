@@ -120,8 +120,8 @@ struct Matrix {
     float* row(int64_t i) const { return numbers + i * stride; }
 };
 
-// One token: `from` with `key_size` rows becomes `kept` times itself and `change` for each row, times its number of the
-// key, in `to`, which may be the same place. The task's columns of the result, by the query, take the place of `change`.
+// One token: `to`, which may be where `from` is, becomes kept * from + key change^T, and `change` becomes to^T query.
+// Matrices have `key_size` rows.
 inline void add_outer(const Matrix& from, const Matrix& to, int64_t key_size, const float* query, const float* key,
                       float kept, f32x16 (&change)[WIDTH]) {
     f32x16 results[2][WIDTH] = {};  // of even and odd rows
@@ -167,14 +167,14 @@ struct Sizes {
 
 inline float softplus_of(float x) { return x > 20 ? x : std::log1p(std::exp(x)); }
 
-// A task's columns of the matrix of one head, and room for a query and a key.
+// A task's columns of a head's matrix.
 struct Columns {
-    int64_t row, head, first, count;  // of which row and head, from which column, how many of COLUMNS
-    Matrix own;
-    float *query, *key;
+    int64_t head, first, count;  // `count`: at most COLUMNS
+    float *query, *key;          // memory for those of a token
 };
 
-// Bring the matrices of all rows and heads forward: `compute(columns, token, from, to)` goes on with a token of the step.
+// Bring the matrices of all rows and heads forward: `compute(columns, token, from, to)` goes on with a token of the step,
+// whose columns before it are in `from`, and leaves those after it in `to`.
 template <class Compute>
 void recur_matrices(const Rows& rows, const Sizes& sizes, float* states, const Compute& compute) {
     const int64_t pieces = (sizes.value_size + COLUMNS - 1) / COLUMNS;
@@ -183,9 +183,10 @@ void recur_matrices(const Rows& rows, const Sizes& sizes, float* states, const C
         memory.resize((COLUMNS + 2) * sizes.key_size + LANES);
         float* const aligned = memory.data() + LANES - (reinterpret_cast<uintptr_t>(memory.data()) / sizeof(float)) % LANES;
         float* const query = aligned + COLUMNS * sizes.key_size;
+        const Matrix own{aligned, COLUMNS};
         const int64_t first = task % pieces * COLUMNS, count = std::min(COLUMNS, sizes.value_size - first);
         const int64_t head = task / pieces % sizes.heads, row = task / pieces / sizes.heads;
-        const Columns columns{row, head, first, count, {aligned, COLUMNS}, query, query + sizes.key_size};
+        const Columns columns{head, first, count, query, query + sizes.key_size};
         // A block's matrix is read and written where it is, unless the task has fewer columns than it computes.
         const bool whole = count == COLUMNS;
         const auto in_block = [&](int64_t block) {
@@ -194,7 +195,7 @@ void recur_matrices(const Rows& rows, const Sizes& sizes, float* states, const C
         const auto copy = [&](const Matrix& from, const Matrix& to) {
             for (int64_t i = 0; i < sizes.key_size; ++i) std::memcpy(to.row(i), from.row(i), count * sizeof(float));
         };
-        Matrix from = columns.own;
+        Matrix from = own;
         recur(
             rows, row,
             [&](int64_t block) {
@@ -202,12 +203,12 @@ void recur_matrices(const Rows& rows, const Sizes& sizes, float* states, const C
                 if (block >= 0 && whole)
                     from = in_block(block);
                 else if (block >= 0)
-                    copy(in_block(block), columns.own);
+                    copy(in_block(block), own);
             },
             [&](int64_t token, int64_t block) {
-                const Matrix to = block >= 0 && whole ? in_block(block) : columns.own;
+                const Matrix to = block >= 0 && whole ? in_block(block) : own;
                 compute(columns, token, from, to);
-                if (block >= 0 && !whole) copy(columns.own, in_block(block));
+                if (block >= 0 && !whole) copy(own, in_block(block));
                 from = to;
             });
     });
@@ -237,7 +238,7 @@ void delta_rule(const Rows& rows, const Sizes& sizes, const T* qkv, const float*
     });
 }
 
-// Weights of a head, and the bounds of a step.
+// Weights of each head, and bounds of steps.
 struct Space {
     const float *rate, *bias, *skip;
     float shortest, longest;
