@@ -5,7 +5,8 @@ differences between families are resolved when a layer is constructed, not in a 
 configuration are those of one rank (`split.py`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -24,7 +25,7 @@ from gpu_worker.models.norms import PostNorm, QueryKeyNorm, identity, read_norm
 from gpu_worker.models.recurrent import GatedConvolution, GatedDeltaNet
 from gpu_worker.models.rope import rotary_order
 from gpu_worker.models.split import all_reduced
-from gpu_worker.models.weights import RankRows, Weights
+from gpu_worker.models.weights import RankRows, Weights, in_tensors
 
 
 class ResidualAdd(Protocol):
@@ -82,7 +83,7 @@ class MLP:
         names, hidden, inner = config.family.names, config.hidden_size, config.intermediate_size
         down = kernels.linear(*weights.split_inputs(names.down, hidden, inner, config.mlp_bias))
         rows = [RankRows(inner)] * (2 if config.family.gated else 1)
-        up = weights.split_outputs(_in_tensors(names.up, rows), hidden, config.mlp_bias)
+        up = weights.split_outputs(in_tensors(names.up, rows), hidden, config.mlp_bias)
         if config.family.gated:
             self._inner = kernels.gated(*up, config.activation)
         else:
@@ -98,6 +99,7 @@ class Layer:
     """Attention, then an MLP or a mixture of experts, which reads the residual with attention's result."""
 
     def __init__(self, config: ModelConfig, number: int, weights: Weights, kernels: Kernels) -> None:
+        config = _of_layer(config, number)
         names, hidden = config.family.names, config.hidden_size
 
         def norm(name: str | None) -> Callable[[Tensor], Tensor]:
@@ -126,19 +128,20 @@ class ParallelLayer(Layer):
         self._mlp.add_to(mlp_input, hidden)
 
 
+def _of_layer(config: ModelConfig, number: int) -> ModelConfig:
+    """The configuration with the names of layer `number`."""
+    names, recurrence = config.family.recurrent_names, config.recurrence
+    if names is None or recurrence is None or number not in recurrence.layers:
+        return config
+    return replace(config, family=replace(config.family, names=names))
+
+
 def _mixer(config: ModelConfig, number: int, weights: Weights, kernels: Kernels) -> Mixer:
     """What mixes tokens in layer `number`."""
     if config.recurrence is not None and number in config.recurrence.layers:
         kind = GatedDeltaNet if isinstance(config.family.recurrent, DeltaNet) else GatedConvolution
         return kind(config, weights, kernels)
     return (LatentAttention if config.latent else Attention)(config, number, weights, kernels)
-
-
-def _in_tensors(names: tuple[str, ...], parts: Sequence[RankRows]) -> dict[str, Sequence[RankRows]]:
-    """Parts of a joint matrix by tensor: each part in a tensor of its own, or all in one tensor."""
-    if len(names) == 1:
-        return {names[0]: parts}
-    return {name: [part] for name, part in zip(names, parts, strict=True)}
 
 
 def _residual_add(
@@ -161,7 +164,7 @@ def _projections(config: ModelConfig, number: int, weights: Weights) -> tuple[Te
     by_head = config.family.by_head and weights.ranks.count * kv_heads > config.key_copies
     gated = config.family.gated_attention
     rows = [RankRows(query + 2 * key)] if by_head else [RankRows((1 + gated) * query), keys, keys]
-    parts = _in_tensors(config.family.names.qkv, rows)
+    parts = in_tensors(config.family.names.qkv, rows)
     weight, bias = weights.split_outputs(parts, config.hidden_size, config.qkv_bias)
     if gated:
         units = torch.arange(2 * (query + key), device=weight.device).view(-1, size)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from gpu_worker.kernels.kv_sizes import StateShape
-from gpu_worker.models.families.family import DeltaNet, ShortConvolution
+from gpu_worker.models.families.family import DeltaNet, KimiDelta, ShortConvolution
 from gpu_worker.models.values import Values
 
 
@@ -28,6 +28,11 @@ class RecurrentConfig:
     are side by side."""
     bias: bool = False
     """Projections and convolution have biases."""
+    update_scale: float = 1.0
+    """See `DeltaRule`."""
+    rank: int = 0
+    """Numbers that decays of each dimension of a key are computed from, and gates of results. 0: each head
+    has one decay, and all are computed from hidden states."""
 
     @property
     def state(self) -> StateShape:
@@ -45,9 +50,17 @@ class RecurrentConfig:
         return self.heads * self.value_size
 
     @property
-    def projected(self) -> int:
-        """Outputs of a layer's projections from hidden states, and inputs of that to hidden states."""
-        return self.channels + 2 * self.values + 2 * self.heads if self.heads else 4 * self.channels
+    def decays(self) -> int:
+        """Decays of a token, of all heads together."""
+        return self.heads * self.key_size if self.rank else self.heads
+
+    def weights(self, hidden: int) -> int:
+        """Weights of a layer's projections from hidden states of this size, and of that to hidden states."""
+        if not self.heads:
+            return 4 * self.channels * hidden
+        low = self.rank or hidden
+        down = 2 * self.rank * hidden
+        return (self.channels + self.values + self.heads) * hidden + down + (self.values + self.decays) * low
 
     def part(self, ranks: int) -> "RecurrentConfig | None":
         """One of `ranks` equal parts: whole key heads, or channels. None: they cannot be split."""
@@ -73,10 +86,22 @@ def read_recurrent(
         return RecurrentConfig(
             numbers, values.positive("conv_L_cache", 3), channels, bias=values.flag("conv_bias")
         )
-    key_heads, heads = values.positive("linear_num_key_heads"), values.positive("linear_num_value_heads")
+    if (activation := values.get("hidden_act", "silu")) not in ("silu", "swish"):
+        raise values.wrong("hidden_act", f"{activation!r} is not supported: the convolution has silu")
+    return _kimi_delta(values, layers) if isinstance(kind, KimiDelta) else _delta_net(values, layers)
+
+
+def _delta_net(values: Values, layers: int) -> RecurrentConfig:
+    """Gated delta nets. Sizes that config.json leaves out are those of OLMo Hybrid."""
+    key_heads, heads = (
+        values.positive(f"linear_num_{part}_heads", values.positive("num_attention_heads"))
+        for part in ("key", "value")
+    )
     if heads % key_heads:
         raise values.wrong("linear_num_value_heads", f"{heads} are no multiple of {key_heads} key heads")
-    key_size, value_size = (values.positive(f"linear_{part}_head_dim") for part in ("key", "value"))
+    usual = max(1, int(0.75 * values.positive("hidden_size") / key_heads))
+    key_size = values.positive("linear_key_head_dim", usual)
+    value_size = values.positive("linear_value_head_dim", 2 * key_size)
     return RecurrentConfig(
         _layers(values, layers, "linear_attention"),
         values.positive("linear_conv_kernel_dim"),
@@ -86,7 +111,38 @@ def read_recurrent(
         key_size,
         value_size,
         values.flag("value_heads_tiled") and heads > key_heads,
+        update_scale=2.0 if values.flag("linear_allow_neg_eigval") else 1.0,
     )
+
+
+def _kimi_delta(values: Values, layers: int) -> RecurrentConfig:
+    """Kimi Delta Attention, with the keys of published files in `linear_attn_config`, or transformers'."""
+    given = values.object("linear_attn_config")
+    heads = given.positive("num_heads", values.positive("linear_num_heads", 32))
+    size = given.positive("head_dim", values.positive("linear_head_dim", 128))
+    taps = given.positive("short_conv_kernel_size", values.positive("linear_conv_kernel_dim", 4))
+    if values.get("layer_types") is None:
+        values = values.but("layer_types", _kimi_layers(given, layers))
+    numbers = _layers(values, layers, "linear_attention")
+    return RecurrentConfig(numbers, taps, 3 * heads * size, heads, heads, size, size, rank=size)
+
+
+def _kimi_layers(given: Values, layers: int) -> list[str]:
+    """Kinds of all layers. `linear_attn_config` numbers them from 1. Without its lists each fourth layer from
+    number 5 on has attention."""
+    kinds = {"full_attn_layers": "full_attention", "kda_layers": "linear_attention"}
+    if any(given.get(key) is None for key in kinds):
+        usual = [number > 0 and number % 4 == 0 for number in range(layers)]
+        return ["full_attention" if attends else "linear_attention" for attends in usual]
+    found = dict[int, str]()
+    for key, kind in kinds.items():
+        numbers = given.get(key)
+        if not isinstance(numbers, list) or not all(number in range(1, layers + 1) for number in numbers):
+            raise given.wrong(key, f"a list of numbers from 1 to {layers} is needed, not {numbers!r}")
+        found |= dict.fromkeys(numbers, kind)
+    if missing := [number for number in range(1, layers + 1) if number not in found]:
+        raise given.wrong("kda_layers", f"neither it nor full_attn_layers has layer {missing[0]}")
+    return [found[number] for number in range(1, layers + 1)]
 
 
 def _layers(values: Values, layers: int, name: str) -> frozenset[int]:

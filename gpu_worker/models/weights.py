@@ -9,6 +9,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from gpu_worker.errors import ModelError
 from gpu_worker.kernels.codes import CodedWeight, Codes, gathered
 from gpu_worker.kernels.products import GROUP, ByteWeight, ScaledWeight
 from gpu_worker.kernels.reference.kept import BYTES, Kind
@@ -16,6 +17,7 @@ from gpu_worker.models.checkpoint import Checkpoint
 from gpu_worker.models.formats.stored import DEVICE_PIECE, PIECE
 from gpu_worker.models.ranks import ALONE, Ranks
 
+T = TypeVar("T")
 Kept = TypeVar("Kept", ByteWeight, ScaledWeight, CodedWeight)
 
 
@@ -27,6 +29,13 @@ class RankRows:
     """Number of rows of one rank."""
     copies: int = 1
     """Number of consecutive ranks that have the same rows."""
+
+
+def in_tensors(names: Sequence[str], parts: Sequence[T]) -> dict[str, Sequence[T]]:
+    """Parts of a joint matrix by tensor: each part in a tensor of its own, or all in one tensor."""
+    if len(names) == 1:
+        return {names[0]: parts}
+    return {name: [part] for name, part in zip(names, parts, strict=True)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +79,18 @@ class Weights:
     def rows(self, name: str, rows: slice, *shape: int) -> Tensor:
         """Rows `rows` of a tensor of shape `shape`. Raises `ModelError`."""
         return self._merge([(name, shape[0], [rows])], shape[1:])
+
+    def joined(self, names: Sequence[str], *shape: int) -> Tensor:
+        """A tensor that lies in several, one after the other. Each may have any number of rows: transformers
+        writes three parts of one size where published files have queries, keys and values.
+
+        Raises `ModelError` if one is missing, or if all together have another shape.
+        """
+        parts = [(name, self.checkpoint.shape(self.prefix + name)[0]) for name in names]
+        if (rows := sum(count for _, count in parts)) != shape[0]:
+            every = ", ".join(self.prefix + name for name in names)
+            raise ModelError(f"tensor {every}: {rows} rows, config.json means {shape[0]}")
+        return self._merge([(name, count, [slice(0, count)]) for name, count in parts], shape[1:])
 
     def merged(self, parts: Mapping[str, int], columns: int, biased: bool) -> tuple[Tensor, Tensor | None]:
         """Weight [sum of rows, columns], and bias if `biased`, of several products merged into one.

@@ -101,21 +101,43 @@ class Latent:
 class DeltaNet:
     """Gated delta nets: names of the checkpoint's tensors."""
 
-    inputs: tuple[str, str] = ("linear_attn.in_proj_qkv", "linear_attn.in_proj_z")
-    """Projections of queries, keys and values, and of the gates of results."""
+    qkv: tuple[str, ...] = ("linear_attn.in_proj_qkv",)
+    """Projections of queries, keys and values, or one name for all three in one tensor."""
+    output_gates: str = "linear_attn.in_proj_z"
+    """Projection to the gates of results."""
     inputs_by_head: str = "linear_attn.in_proj_qkvz"
-    """Both in one tensor, by key head."""
-    gates: tuple[str, str] = ("linear_attn.in_proj_b", "linear_attn.in_proj_a")
-    """Projections to what updates and decays are computed from."""
+    """These four in one tensor, by key head."""
+    updates: str = "linear_attn.in_proj_b"
+    """Projection to what updates are computed from."""
+    decays: str = "linear_attn.in_proj_a"
+    """Projection to what decays are computed from."""
     gates_by_head: str = "linear_attn.in_proj_ba"
-    """Both in one tensor, by key head."""
-    filters: str = "linear_attn.conv1d"
+    """These two in one tensor, by key head."""
+    filters: tuple[str, ...] = ("linear_attn.conv1d",)
+    """Of queries, keys and values, or one name for all three in one tensor."""
     decay_rate: str = "linear_attn.A_log"
     """Logarithm of the rate."""
     decay_bias: str = "linear_attn.dt_bias"
     norm: str = "linear_attn.norm"
     """Norm of each head's results."""
+    norm_eps: float | None = None
+    """Its epsilon. None: that of other norms."""
+    norm_float32: bool = False
+    """It multiplies in float32, as `rms_float32`."""
+    activation: Literal["silu", "sigmoid"] = "silu"
+    """Activation of the gates of results."""
     out: str = "linear_attn.out_proj"
+
+
+@dataclass(frozen=True, slots=True)
+class KimiDelta(DeltaNet):
+    """Kimi Delta Attention (Kimi Team 2025, "Kimi Linear", arXiv:2510.26692): names of the checkpoint's
+    tensors. Each dimension of a key has a decay of its own."""
+
+    output_gates_down: str = "self_attn.g_a_proj"
+    """Projection from hidden states to the few numbers that `output_gates` takes."""
+    decays_down: str = "self_attn.f_a_proj"
+    """Projection from hidden states to the few numbers that `decays` takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +185,8 @@ class Family:
     """Attention and MLP read the same residual stream, instead of the MLP after attention. They share a norm
     if there is no `before_mlp`."""
     rotary: bool = True
+    rotary_by_base: bool = False
+    """If config.json has null for the base (rope_theta), there is no rotary embedding."""
     rotates_full_attention: bool = True
     """False: if some layers have windows, layers with full attention have no rotary embedding."""
     scales_queries: bool = False
@@ -192,14 +216,19 @@ class Family:
     latent: Latent | None = None
     recurrent: DeltaNet | ShortConvolution | None = None
     """Layers that `layer_types` does not name `full_attention` are such. None: all layers have attention."""
+    recurrent_names: Names | None = None
+    """Names of layers that are recurrent. None: they are those of the other layers."""
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """Parts of names of tensors in some checkpoints, and what they are in the names above."""
     left_out: tuple[str, ...] = ()
     """Prefixes of the names of further tensors that are not loaded."""
 
     def canonical(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The values of config.json by canonical name, with the family's defaults for missing keys."""
+        """The values of config.json by canonical name, with the family's defaults for missing keys and for
+        those that are null."""
         renamed = {name: found for name, own in self.keys.items() if (found := _at(values, own)) is not None}
         given = {key: value for key, value in values.items() if value is not None}
-        canonical = {**self.defaults, **given, **renamed}
+        canonical = {**values, **self.defaults, **given, **renamed}
         if self.multi_query is True or canonical.get(str(self.multi_query)) is True:
             canonical["num_key_value_heads"] = 1
         return canonical
