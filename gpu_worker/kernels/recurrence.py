@@ -53,14 +53,16 @@ class Filters:
 
 @dataclass(frozen=True, slots=True)
 class Decay:
-    """How much a state forgets with a token: it is multiplied by exp(rate * softplus(x + bias)), where x is
-    computed of the token."""
+    """How much a state forgets with a token: it is multiplied by exp(g). Of x, which is computed of the
+    token, g is rate * softplus(x + bias). With a bound it is bound * sigmoid(-rate * (x + bias))."""
 
     rate: Tensor
     """float32 [heads], negative."""
     bias: Tensor
     """float32 [heads]; or [heads * key_size], if each row of a matrix is forgotten by itself (Kimi Team 2025,
     "Kimi Linear", arXiv:2510.26692)."""
+    bound: float = 0.0
+    """Least g, negative. 0: there is no bound."""
 
 
 @dataclass(frozen=True, slots=True)

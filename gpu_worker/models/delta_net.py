@@ -45,8 +45,9 @@ class LowRankProjections:
         self, names: KimiDelta, sizes: RecurrentConfig, hidden: int, weights: Weights, kernels: Kernels
     ) -> None:
         self._inputs = kernels.linear(weights.split_outputs(_qkv(names, sizes), hidden, False)[0])
-        down = dict.fromkeys((names.output_gates_down, names.decays_down), sizes.rank)
-        self._down = kernels.linear(weights.merged(down, hidden, False)[0])
+        assert names.down is not None
+        down, _ = weights.merged(dict.fromkeys(names.down, sizes.rank), hidden, False)
+        self._down = kernels.linear(down)
 
         def product(name: str, rows: int, columns: int, dtype: torch.dtype | None) -> Linear:
             weight, _ = weights.split_outputs({name: [RankRows(rows)]}, columns, False)
@@ -67,12 +68,10 @@ def read_decay(names: DeltaNet, sizes: RecurrentConfig, weights: Weights) -> Dec
     """The decays of this rank's heads. Raises `ModelError`."""
     rank, count, exact = weights.ranks.rank, weights.ranks.count, weights.of(torch.float32)
     heads = slice(rank * sizes.heads, (rank + 1) * sizes.heads)
-    if isinstance(names, KimiDelta):
-        rate = exact.read(names.decay_rate, 1, 1, count * sizes.heads, 1).flatten()[heads]
-    else:
-        rate = exact.rows(names.decay_rate, heads, count * sizes.heads)
+    rate = exact.flat(names.decay_rate, heads, count * sizes.heads)
     mine = slice(rank * sizes.decays, (rank + 1) * sizes.decays)
-    return Decay(-rate.exp(), exact.rows(names.decay_bias, mine, count * sizes.decays))
+    bias = exact.rows(names.decay_bias, mine, count * sizes.decays)
+    return Decay(-rate.exp(), bias, sizes.decay_bound)
 
 
 def _qkv(names: DeltaNet, sizes: RecurrentConfig) -> dict[str, Sequence[RankRows]]:
@@ -90,9 +89,9 @@ def _inputs(names: DeltaNet, sizes: RecurrentConfig, hidden: int, weights: Weigh
 
 
 def _gates(names: DeltaNet, sizes: RecurrentConfig, hidden: int, weights: Weights) -> Tensor:
-    """The joint projection [2 * heads, hidden] to what updates and decays are computed from."""
+    """The joint projection [heads + decays, hidden] to what updates and decays are computed from."""
     if not weights.has_any(f"{names.gates_by_head}."):
-        parts = {name: [RankRows(sizes.heads)] for name in (names.updates, names.decays)}
+        parts = {names.updates: [RankRows(sizes.heads)], names.decays: [RankRows(sizes.decays)]}
         return weights.split_outputs(parts, hidden, False)[0]
     each = sizes.heads // sizes.key_heads
     return _by_part(names.gates_by_head, [each, each], sizes, hidden, weights)

@@ -31,7 +31,7 @@ class GatedDeltaNet:
         assert sizes is not None
         queries, values, hidden = sizes.queries, sizes.values, config.hidden_size
         self._project: Projections
-        if isinstance(names, KimiDelta):
+        if isinstance(names, KimiDelta) and names.down:
             self._project = LowRankProjections(names, sizes, hidden, weights, kernels)
         else:
             self._project = JointProjections(names, sizes, hidden, weights, kernels)

@@ -30,9 +30,13 @@ class RecurrentConfig:
     """Projections and convolution have biases."""
     update_scale: float = 1.0
     """See `DeltaRule`."""
+    by_row: bool = False
+    """Each dimension of a key has a decay of its own. Otherwise each head has one."""
+    decay_bound: float = 0.0
+    """See `Decay`."""
     rank: int = 0
-    """Numbers that decays of each dimension of a key are computed from, and gates of results. 0: each head
-    has one decay, and all are computed from hidden states."""
+    """Numbers that a token's decays are computed from, and gates of its results. 0: these are computed from
+    hidden states."""
 
     @property
     def state(self) -> StateShape:
@@ -52,7 +56,7 @@ class RecurrentConfig:
     @property
     def decays(self) -> int:
         """Decays of a token, of all heads together."""
-        return self.heads * self.key_size if self.rank else self.heads
+        return self.heads * self.key_size if self.by_row else self.heads
 
     def weights(self, hidden: int) -> int:
         """Weights of a layer's projections from hidden states of this size, and of that to hidden states."""
@@ -88,7 +92,7 @@ def read_recurrent(
         )
     if (activation := values.get("hidden_act", "silu")) not in ("silu", "swish"):
         raise values.wrong("hidden_act", f"{activation!r} is not supported: the convolution has silu")
-    return _kimi_delta(values, layers) if isinstance(kind, KimiDelta) else _delta_net(values, layers)
+    return _kimi_delta(kind, values, layers) if isinstance(kind, KimiDelta) else _delta_net(values, layers)
 
 
 def _delta_net(values: Values, layers: int) -> RecurrentConfig:
@@ -115,16 +119,43 @@ def _delta_net(values: Values, layers: int) -> RecurrentConfig:
     )
 
 
-def _kimi_delta(values: Values, layers: int) -> RecurrentConfig:
-    """Kimi Delta Attention, with the keys of published files in `linear_attn_config`, or transformers'."""
+def _kimi_delta(kind: KimiDelta, values: Values, layers: int) -> RecurrentConfig:
+    """Kimi Delta Attention: with the keys of `linear_attn_config`, as Kimi Linear is published; with those
+    that transformers writes; or with those of Ling 3."""
     given = values.object("linear_attn_config")
-    heads = given.positive("num_heads", values.positive("linear_num_heads", 32))
-    size = given.positive("head_dim", values.positive("linear_head_dim", 128))
-    taps = given.positive("short_conv_kernel_size", values.positive("linear_conv_kernel_dim", 4))
-    if values.get("layer_types") is None:
+    heads = given.positive(
+        "num_heads", values.positive("linear_num_heads", values.positive("num_attention_heads"))
+    )
+    size = given.positive(
+        "head_dim", values.positive("linear_head_dim", values.positive("kda_head_dim", 128))
+    )
+    taps = given.positive(
+        "short_conv_kernel_size",
+        values.positive("linear_conv_kernel_dim", values.positive("short_conv_kernel_size", 4)),
+    )
+    if values.get("layer_types") is None and values.get("full_attention_interval") is None:
         values = values.but("layer_types", _kimi_layers(given, layers))
-    numbers = _layers(values, layers, "linear_attention")
-    return RecurrentConfig(numbers, taps, 3 * heads * size, heads, heads, size, size, rank=size)
+    return RecurrentConfig(
+        _layers(values, layers, "linear_attention"),
+        taps,
+        3 * heads * size,
+        heads,
+        heads,
+        size,
+        size,
+        by_row=True,
+        decay_bound=_decay_bound(values),
+        rank=size if kind.down else 0,
+    )
+
+
+def _decay_bound(values: Values) -> float:
+    if not values.flag("kda_safe_gate"):
+        return 0.0
+    bound = values.get("kda_lower_bound", -5.0)
+    if not isinstance(bound, int | float) or not -1e30 < bound < 0:
+        raise values.wrong("kda_lower_bound", f"a negative number is needed, not {bound!r}")
+    return float(bound)
 
 
 def _kimi_layers(given: Values, layers: int) -> list[str]:

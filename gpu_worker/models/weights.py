@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
+from math import prod
 from typing import TypeVar
 
 import torch
@@ -79,6 +80,12 @@ class Weights:
     def rows(self, name: str, rows: slice, *shape: int) -> Tensor:
         """Rows `rows` of a tensor of shape `shape`. Raises `ModelError`."""
         return self._merge([(name, shape[0], [rows])], shape[1:])
+
+    def flat(self, name: str, rows: slice, count: int) -> Tensor:
+        """Numbers `rows` of a tensor of any shape, `count` in all. Raises `ModelError`."""
+        shape = self.checkpoint.shape(self.prefix + name)
+        whole = self.read(name, *(shape if prod(shape) == count else (count,)))
+        return whole.flatten()[rows]
 
     def joined(self, names: Sequence[str], *shape: int) -> Tensor:
         """A tensor that lies in several, one after the other. Each may have any number of rows: transformers

@@ -33,7 +33,7 @@ void quire_attend(int, int, int64_t, const int32_t*, const int32_t*, const int32
 void quire_convolve(int, int64_t, const int32_t*, const int32_t*, const int32_t*, int64_t, int64_t, const void*, int64_t,
                     int64_t, int64_t, const float*, const float*, int, float*, void*);
 void quire_delta_rule(int, int64_t, const int32_t*, const int32_t*, const int32_t*, int64_t, int64_t, int64_t, int64_t,
-                      int64_t, int64_t, int, int, float, const void*, const float*, const float*, const float*, float*, void*);
+                      int64_t, int64_t, int, int, float, float, const void*, const float*, const float*, const float*, float*, void*);
 void quire_sample(const float*, int, int, const int32_t*, const int32_t*, const uint8_t*, const void*, const void*,
                   const int32_t*, int64_t, const int32_t*, const uint32_t*, int64_t, const int32_t*, const int32_t*,
                   const float*, int64_t*, float*);
@@ -319,7 +319,7 @@ void check_norm(int64_t size) {
 // A text in two steps, with blocks of two tokens: a convolution of its numbers, and the delta rule of one head, whose
 // rows are forgotten together or each by itself.
 template <class T>
-void check_recurrence(int64_t key_size, int64_t value_size, bool by_row, float scale) {
+void check_recurrence(int64_t key_size, int64_t value_size, bool by_row, float scale, float bound) {
     constexpr int64_t TOKENS = 5, BLOCKS = 3, TAPS = 3;
     const int32_t tables[BLOCKS] = {2, 0, 1};
     const int64_t width = 2 * key_size + value_size, decays = by_row ? key_size : 1;
@@ -335,7 +335,7 @@ void check_recurrence(int64_t key_size, int64_t value_size, bool by_row, float s
         quire_convolve(TYPE<T> == Type::bfloat16, 1, starts, &end, tables, BLOCKS, 2, from, width, width, TAPS, weight.data(),
                        nullptr, 0, latest.data(), out.data() + begin * width);
         quire_delta_rule(TYPE<T> == Type::bfloat16, 1, starts, &end, tables, BLOCKS, 2, 1, 1, key_size, value_size, 0, by_row,
-                         scale, from, gates.data() + (1 + decays) * begin, &rate, bias.data(), matrices.data(),
+                         scale, bound, from, gates.data() + (1 + decays) * begin, &rate, bias.data(), matrices.data(),
                          results.data() + begin * value_size);
     }
     double convolved = 0, changed = 0;
@@ -355,8 +355,10 @@ void check_recurrence(int64_t key_size, int64_t value_size, bool by_row, float s
         }
         const float* gate = gates.data() + (1 + decays) * token;
         std::vector<double> kept(key_size);
-        for (int64_t i = 0; i < key_size; ++i)
-            kept[i] = std::exp(rate * std::log1p(std::exp(gate[1 + i % decays] + bias[i % decays])));
+        for (int64_t i = 0; i < key_size; ++i) {
+            const double number = gate[1 + i % decays] + bias[i % decays];
+            kept[i] = std::exp(bound ? bound / (1 + std::exp(rate * number)) : rate * std::log1p(std::exp(number)));
+        }
         const double update = scale / (1 + std::exp(-double(gate[0])));
         for (int64_t column = 0; column < value_size; ++column) {
             double missing = to_float(value[column]), expected = 0;
@@ -416,10 +418,10 @@ void check_all() {
         }
     check_norm<T>(64);
     check_norm<T>(45);
-    check_recurrence<T>(16, 32, false, 1);
-    check_recurrence<T>(21, 45, false, 2);
-    check_recurrence<T>(16, 32, true, 1);
-    check_recurrence<T>(21, 45, true, 1);
+    check_recurrence<T>(16, 32, false, 1, 0);
+    check_recurrence<T>(21, 45, false, 2, -3);
+    check_recurrence<T>(16, 32, true, 1, -3);
+    check_recurrence<T>(21, 45, true, 1, 0);
 }
 
 }  // namespace

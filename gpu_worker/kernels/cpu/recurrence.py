@@ -28,7 +28,7 @@ class Recurrence:
         self.delta_rule = Kernel(
             library,
             "quire_delta_rule",
-            *(*rows, c_int64, c_int64, c_int64, c_int64, c_int, c_int, c_float),
+            *(*rows, c_int64, c_int64, c_int64, c_int64, c_int, c_int, c_float, c_float),
             *(c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
         )
 
@@ -75,6 +75,7 @@ class Recurrence:
             rule.tiled,
             len(decay.bias) > shape.heads,
             rule.update_scale,
+            decay.bound,
             qkv.data_ptr(),
             gates.data_ptr(),
             decay.rate.data_ptr(),

@@ -72,7 +72,8 @@ class RecurrentStep:
         query = query * size**-0.5
         value = wide[:, 2 * queries :].view(-1, heads, shape.value_size)
         update, forget = gates[:, :heads].sigmoid() * rule.update_scale, gates[:, heads:] + decay.bias
-        forget = decay.rate[:, None] * softplus(forget.view(len(forget), heads, -1))
+        forget, rate = forget.view(len(forget), heads, -1), decay.rate[:, None]
+        forget = decay.bound * (-rate * forget).sigmoid() if decay.bound else rate * softplus(forget)
         every, out = (query, key, value, forget, update), qkv.new_empty(value.shape)
 
         def advance(state: Tensor, places: Tensor) -> Tensor:

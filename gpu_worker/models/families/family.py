@@ -92,6 +92,8 @@ class Latent:
     norm: str = "self_attn.kv_a_layernorm"
     up: str = "self_attn.kv_b_proj"
     """Projection from the compressed row to key and value of each head, head after head."""
+    gates: str | None = None
+    """Projection to a gate of each head, whose sigmoid its result is multiplied by. None: there are none."""
     indexer: str | None = None
     """Prefix of the tensors of a layer's indexer, which selects `index_topk` tokens to attend to. None:
     layers have no indexers."""
@@ -134,10 +136,20 @@ class KimiDelta(DeltaNet):
     """Kimi Delta Attention (Kimi Team 2025, "Kimi Linear", arXiv:2510.26692): names of the checkpoint's
     tensors. Each dimension of a key has a decay of its own."""
 
-    output_gates_down: str = "self_attn.g_a_proj"
-    """Projection from hidden states to the few numbers that `output_gates` takes."""
-    decays_down: str = "self_attn.f_a_proj"
-    """Projection from hidden states to the few numbers that `decays` takes."""
+    qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    output_gates: str = "self_attn.g_proj"
+    updates: str = "self_attn.b_proj"
+    decays: str = "self_attn.f_proj"
+    filters: tuple[str, ...] = ("self_attn.q_conv1d", "self_attn.k_conv1d", "self_attn.v_conv1d")
+    decay_rate: str = "self_attn.A_log"
+    decay_bias: str = "self_attn.dt_bias"
+    norm: str = "self_attn.o_norm"
+    norm_float32: bool = True
+    activation: Literal["silu", "sigmoid"] = "sigmoid"
+    out: str = "self_attn.o_proj"
+    down: tuple[str, str] | None = None
+    """Projections from hidden states to the few numbers that `output_gates` and `decays` take. None: these
+    take hidden states."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,11 +111,12 @@ void normalized(const T* from, int64_t count, float factor, float* to) {
 }
 
 // What is left of each row of a matrix, and the key times it: `count` numbers each.
-inline void forgotten(const float* forget, const float* bias, float rate, const float* key, int64_t count, float* kept,
-                      float* kept_key) {
+inline void forgotten(const float* forget, const float* bias, float rate, float bound, const float* key, int64_t count,
+                      float* kept, float* kept_key) {
     for (int64_t i = 0; i < count; i += LANES) {
         const int64_t lanes = std::min<int64_t>(LANES, count - i);
-        const f32x16 left = exp(rate * softplus(load_some(forget + i, lanes) + load_some(bias + i, lanes)));
+        const f32x16 numbers = load_some(forget + i, lanes) + load_some(bias + i, lanes);
+        const f32x16 left = exp(bound != 0 ? bound * sigmoid(-rate * numbers) : rate * softplus(numbers));
         store_some(kept + i, left, lanes);
         store_some(kept_key + i, left * load_some(key + i, lanes), lanes);
     }
@@ -176,7 +177,7 @@ inline __attribute__((always_inline)) void apply(const Matrix& from, const Matri
 struct Sizes {
     int64_t key_heads, heads, key_size, value_size;
     bool tiled;
-    float update_scale;
+    float update_scale, bound;
 
     int64_t key_head(int64_t head) const { return tiled ? head % key_heads : head / (heads / key_heads); }
 };
@@ -222,10 +223,11 @@ void delta_rule(const Rows& rows, const Sizes& sizes, const T* qkv, const float*
                 normalized(numbers + queries + key_head * sizes.key_size, sizes.key_size, 1.0f, key);
                 const float *gate = gates + token * (1 + decays) * sizes.heads, *forget = gate + sizes.heads + head * decays;
                 if constexpr (by_row) {
-                    forgotten(forget, bias + head * decays, rate[head], key, decays, kept, kept_key);
+                    forgotten(forget, bias + head * decays, rate[head], sizes.bound, key, decays, kept, kept_key);
                 } else {
                     const float number = forget[0] + bias[head];
-                    kept[0] = std::exp(rate[head] * (number > 20 ? number : std::log1p(std::exp(number))));
+                    kept[0] = std::exp(sizes.bound != 0 ? sizes.bound / (1.0f + std::exp(rate[head] * number))
+                                                        : rate[head] * (number > 20 ? number : std::log1p(std::exp(number))));
                 }
                 const float update = sizes.update_scale / (1.0f + std::exp(-gate[head]));
                 const int64_t at = head * sizes.value_size + first;
@@ -266,11 +268,11 @@ PLAYABLE(quire_convolve)
 // a decay of its own.
 EXPORTED void quire_delta_rule(int dtype, int64_t count, const int32_t* starts, const int32_t* contexts,
                                const int32_t* tables, int64_t blocks, int64_t block_size, int64_t key_heads, int64_t heads,
-                               int64_t key_size, int64_t value_size, int tiled, int by_row, float update_scale,
+                               int64_t key_size, int64_t value_size, int tiled, int by_row, float update_scale, float bound,
                                const void* qkv, const float* gates, const float* rate, const float* bias, float* states,
                                void* out) {
     const Rows rows{count, starts, contexts, tables, blocks, block_size};
-    const Sizes sizes{key_heads, heads, key_size, value_size, tiled != 0, update_scale};
+    const Sizes sizes{key_heads, heads, key_size, value_size, tiled != 0, update_scale, bound};
     const auto compute = [&](auto number, auto by_row) {
         using T = decltype(number);
         delta_rule<T, by_row.value>(rows, sizes, (const T*)qkv, gates, rate, bias, states, (T*)out);

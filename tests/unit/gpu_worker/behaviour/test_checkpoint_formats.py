@@ -92,6 +92,7 @@ CASES |= {
         checkpoints.pack_quantized(),
         compressed("pack-quantized", num_bits=4, strategy="group", group_size=8),
     ),
+    "fp8, squares, Ling": ("Ling 3", checkpoints.fp8(10, 12, "weight_scale_inv"), BLOCKS),
     "bitsandbytes, short convolutions": (
         "LFM2",
         checkpoints.bitsandbytes(),

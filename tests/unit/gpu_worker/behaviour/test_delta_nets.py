@@ -1,5 +1,5 @@
-"""OLMo Hybrid and Kimi Linear: files and configurations as they are published, beside those that transformers
-writes."""
+"""OLMo Hybrid, Kimi Linear and Ling 3: files and configurations as they are published, beside those that
+transformers writes."""
 
 import json
 from pathlib import Path
@@ -71,6 +71,29 @@ def test_a_published_file_of_kimi_linear(tmp_path: Path) -> None:
     names = {"layers.0.block_sparse_moe.": "layers.0.mlp."}
     publish(published, own, config, names, [40, 40, 40])
     assert read_config(published) == read_config(own)
+    assert answers(published) == answers(own)
+
+
+def test_a_published_configuration_of_ling_3(tmp_path: Path) -> None:
+    """The size of a head of its recurrent layers has the name that transformers gives to another one."""
+    own, published = tmp_path / "own", tmp_path / "published"
+    config = written("Ling 3", own)
+    for key in ("layer_types", "mlp_layer_types", "linear_head_dim", "linear_conv_kernel_dim"):
+        del config[key]
+    for ours, theirs in (
+        ("num_experts_per_tok", "num_experts_per_token"),
+        ("n_group", "num_expert_group"),
+        ("norm_topk_prob", "moe_renormalize"),
+        ("max_position_embeddings", "model_max_length"),
+    ):
+        config[ours] = config.pop(theirs)
+    config |= {"head_dim": 20, "layer_group_size": 2, "first_k_dense_replace": 1, "score_function": "sigmoid"}
+    config |= {"rope_parameters": None, "rope_scaling": None, "partial_rotary_factor": 0.5}
+    publish(published, own, config, {}, [40, 40, 40])
+    assert read_config(published) == read_config(own)
+    theirs = transformers.BailingHybridConfig.from_pretrained(published)
+    assert (theirs.linear_head_dim, theirs.layer_types[1]) == (20, "full_attention")
+    assert theirs.mlp_layer_types == ["dense", "sparse", "sparse"]
     assert answers(published) == answers(own)
 
 
@@ -154,6 +177,7 @@ def test_layers_that_kimi_linear_leaves_out(tmp_path: Path, layers: int) -> None
             "kda_layers: neither it nor full_attn_layers has layer 3",
         ),
         ("Kimi Linear", {"linear_attn_config": {"num_heads": 0}}, "num_heads: a positive integer is needed"),
+        ("Ling 3", {"kda_lower_bound": 0}, "kda_lower_bound: a negative number is needed, not 0"),
     ],
 )
 def test_configurations_that_make_no_sense(

@@ -126,6 +126,7 @@ KIMI = LATENT | {
     "topk_group": 2,
     "initializer_range": 0.12,
 }
+LING = KIMI | {"head_dim": 20, "n_shared_experts": 1, "first_k_dense_replace": 1}
 SHORT = {"layer_types": ["conv", "full_attention", "conv"], "conv_bias": True}
 SHARP = YARN | {"mscale": 1.0, "mscale_all_dim": 0.8}
 BLOOM = {
@@ -226,6 +227,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "LFM2": ("Lfm2ForCausalLM", SHORT | {"block_multiple_of": 8, "seed": 1}),
     "OLMo Hybrid": ("OlmoHybridForCausalLM", DELTA | {"rope_parameters": {"rope_theta": None}}),
     "Kimi Linear": ("KimiLinearForCausalLM", KIMI),
+    "Ling 3": ("BailingHybridForCausalLM", LING),
 }
 
 ALIKE: dict[str, tuple[str, dict[str, Any]]] = {
@@ -315,6 +317,10 @@ ALIKE: dict[str, tuple[str, dict[str, Any]]] = {
     "OLMo Hybrid, rotary": (
         "OlmoHybridForCausalLM",
         DELTA | {"linear_allow_neg_eigval": False, "attention_bias": True, "seed": 3},
+    ),
+    "Ling 3, no bound, YaRN": (
+        "BailingHybridForCausalLM",
+        LING | {"kda_safe_gate": False, "attention_bias": True, "rope_parameters": SHARP},
     ),
     "Kimi Linear, compressed queries": (
         "KimiLinearForCausalLM",

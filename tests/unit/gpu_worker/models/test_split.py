@@ -47,6 +47,7 @@ SPLIT = [
     ("Qwen3 Next", 2),
     ("LFM2", 2),
     ("Kimi Linear", 2),
+    ("Ling 3", 2),
 ]
 LENGTH = len(PROMPT) + 64
 

@@ -150,6 +150,7 @@ def delta(
     dtype: torch.dtype,
     by_row: bool = False,
     update_scale: float = 1.0,
+    bound: float = 0.0,
 ) -> Delta:
     generator, tokens = torch.Generator().manual_seed(heads), texts.whole[-1].stop
     queries, values = key_heads * key_size, heads * value_size
@@ -166,8 +167,12 @@ def delta(
         for each in (query.unflatten(1, (-1, key_size)), key.unflatten(1, (-1, key_size)))
     )
     value = value.unflatten(1, (heads, value_size))
-    forget = torch.nn.functional.softplus(gates[:, heads:].double() + bias.double())
-    forget = (rate.double()[:, None] * forget.unflatten(1, (heads, -1))).exp()
+    numbers, rates = (
+        (gates[:, heads:].double() + bias.double()).view(tokens, heads, -1),
+        rate.double()[:, None],
+    )
+    unbounded = rates * torch.nn.functional.softplus(numbers)
+    forget = (bound * (-rates * numbers).sigmoid() if bound else unbounded).exp()
     update = update_scale * gates[:, :heads].double().sigmoid()
     results, after = torch.empty(tokens, heads, value_size, dtype=torch.float64), []
     for text in texts.whole:
@@ -181,7 +186,7 @@ def delta(
             states.append(state)
         after.append(torch.stack(states))
     shape = StateShape(3, qkv.shape[1], heads, key_size, value_size)
-    rule = DeltaRule(Decay(rate, bias), update_scale)
+    rule = DeltaRule(Decay(rate, bias, bound), update_scale)
     return Delta(qkv, gates, rule, shape, results.flatten(1), after)
 
 
@@ -191,7 +196,10 @@ def delta(
     ("key_heads", "heads", "key_size", "value_size"),
     [(1, 1, 1, 1), (2, 4, 21, 40), (1, 2, 64, 64), (2, 2, 16, 33)],
 )
-@pytest.mark.parametrize(("by_row", "update_scale"), [(False, 1.0), (False, 2.0), (True, 1.0)])
+@pytest.mark.parametrize(
+    ("by_row", "update_scale", "bound"),
+    [(False, 1.0, 0.0), (False, 2.0, -3.0), (True, 1.0, 0.0), (True, 1.0, -5.0)],
+)
 def test_delta_rule(
     begin: Begin,
     key_heads: int,
@@ -202,9 +210,10 @@ def test_delta_rule(
     dtype: torch.dtype,
     by_row: bool,
     update_scale: float,
+    bound: float,
 ) -> None:
     texts = make(block_size)
-    layer = delta(texts, key_heads, heads, key_size, value_size, dtype, by_row, update_scale)
+    layer = delta(texts, key_heads, heads, key_size, value_size, dtype, by_row, update_scale, bound)
     matrices = torch.empty(blocks_of(texts), heads, key_size, value_size)
     texts.fill(matrices, layer.after)
     cache = StateCache(layer.shape, block_size, torch.empty(0), matrices)
