@@ -62,7 +62,10 @@ def test_a_published_file_of_olmo_hybrid(tmp_path: Path) -> None:
 def test_a_published_file_of_kimi_linear(tmp_path: Path) -> None:
     own, published = tmp_path / "own", tmp_path / "published"
     config = written("Kimi Linear", own)
-    for key in ("layer_types", "mlp_layer_types", "linear_head_dim", "linear_num_heads"):
+    for key in (
+        *("layer_types", "mlp_layer_types", "linear_head_dim", "linear_num_heads", "linear_conv_kernel_dim"),
+        *("rms_norm_eps", "routed_scaling_factor", "moe_renormalize"),
+    ):
         del config[key]
     given = {"full_attn_layers": [2], "kda_layers": [1, 3], "num_heads": 2, "head_dim": 20}
     config |= {"linear_attn_config": given | {"short_conv_kernel_size": 4}, "head_dim": 72}
@@ -78,7 +81,11 @@ def test_a_published_configuration_of_ling_3(tmp_path: Path) -> None:
     """The size of a head of its recurrent layers has the name that transformers gives to another one."""
     own, published = tmp_path / "own", tmp_path / "published"
     config = written("Ling 3", own)
-    for key in ("layer_types", "mlp_layer_types", "linear_head_dim", "linear_conv_kernel_dim"):
+    for key in (
+        *("layer_types", "mlp_layer_types", "linear_head_dim", "linear_conv_kernel_dim"),
+        *("kda_safe_gate", "kda_lower_bound", "rope_theta", "routed_scaling_factor", "num_shared_experts"),
+        *("num_nextn_predict_layers", "rms_norm_eps"),
+    ):
         del config[key]
     for ours, theirs in (
         ("num_experts_per_tok", "num_experts_per_token"),
