@@ -90,23 +90,22 @@ def kv_shape(config: Mapping[str, Any]) -> KvShape:
     """What config.json says of the cache. Raises ModelFilesError if a size is missing or odd."""
     layers = _size(config, "num_hidden_layers")
     window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
+    recurrent = _recurrent(config, layers)
+    states = (recurrent.state,) * len(recurrent.layers) if recurrent else ()
+    attentions = layers - len(recurrent.without_attention if recurrent else ())
     if config.get("kv_lora_rank") is not None:
         rank = _size(config, "kv_lora_rank")
         row = rank + _size(config, "qk_rope_head_dim")
-        pages = (PageShape(1, row, rank, shared=True),) * layers
-        return KvShape("MLA", layers, pages + _index_pages(config, layers), window)
+        pages = (PageShape(1, row, rank, shared=True),) * attentions
+        return KvShape("MLA", layers, pages + _index_pages(config, layers), window, states)
     heads = _size(config, "num_attention_heads")
     many = config.get("num_key_value_heads") is not None
     kv_heads = _size(config, "num_key_value_heads") if many else heads
     given = config.get("head_dim") is not None
     head_dim = _size(config, "head_dim") if given else _size(config, "hidden_size") // heads
     kind = "MHA" if kv_heads == heads else "MQA" if kv_heads == 1 else "GQA"
-    pages, recurrent = _pages(config, layers, kv_heads, head_dim), _recurrent(config, layers)
-    if recurrent is None:
-        return KvShape(kind, layers, pages, window)
-    pages = pages[: layers - len(recurrent.without_attention)]
-    states = (recurrent.state,) * len(recurrent.layers)
-    return KvShape(kind if pages else "none", layers, pages, window, states)
+    pages = _pages(config, layers, kv_heads, head_dim)[: attentions if recurrent else None]
+    return KvShape(kind if attentions else "none", layers, pages, window, states)
 
 
 def _index_pages(config: Mapping[str, Any], layers: int) -> tuple[PageShape, ...]:

@@ -377,11 +377,12 @@ def _ropes(family: Family, values: Values, head_dim: int, windows: tuple[int, ..
     window may have another embedding than layers with full attention, as in Gemma 3. Some layers may have
     none, as in SmolLM 3.
     """
-    rotary = values.get(family.rotary) == "rope" if isinstance(family.rotary, str) else family.rotary
-    if not rotary or values.fact(family.alibi):
-        return (RopeConfig(),) * len(windows)
     key = "rope_parameters" if values.get("rope_parameters") else "rope_scaling"
     given = values.object(key)
+    base = given.values.get("rope_theta", values.values.get("rope_theta", "usual"))
+    rotary = values.get(family.rotary) == "rope" if isinstance(family.rotary, str) else family.rotary
+    if not rotary or values.fact(family.alibi) or (family.rotary_by_base and base is None):
+        return (RopeConfig(),) * len(windows)
     full = windowed = values
     if given.get("full_attention"):
         full, windowed = (

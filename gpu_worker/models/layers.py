@@ -6,6 +6,7 @@ configuration are those of one rank (`split.py`).
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -118,6 +119,7 @@ class Layer:
     """Attention, then an MLP or a mixture of experts, which reads the residual with attention's result."""
 
     def __init__(self, config: ModelConfig, number: int, weights: Weights, kernels: Kernels) -> None:
+        config = _of_layer(config, number)
         names = config.family.names
         self._attention_norm = _norm(config, weights, kernels, names.before_attention)
         self._mlp_norm = _norm(config, weights, kernels, names.before_mlp)
@@ -174,6 +176,14 @@ def make_layer(
     if config.recurrence is not None and config.recurrence.alone is not None:
         kind = MLPLayer if number in config.recurrence.alone else MixerLayer
     return kind(config, number, weights, kernels)
+
+
+def _of_layer(config: ModelConfig, number: int) -> ModelConfig:
+    """The configuration with the names of layer `number`."""
+    names, recurrence = config.family.recurrent_names, config.recurrence
+    if names is None or recurrence is None or number not in recurrence.layers:
+        return config
+    return replace(config, family=replace(config.family, names=names))
 
 
 def _mixer(config: ModelConfig, number: int, weights: Weights, kernels: Kernels) -> Mixer:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from gpu_worker.kernels.kv_sizes import StateShape
-from gpu_worker.models.families.family import DeltaNet, Mamba, ShortConvolution
+from gpu_worker.models.families.family import DeltaNet, KimiDelta, Mamba, ShortConvolution
 from gpu_worker.models.values import Values
 
 
@@ -49,6 +49,15 @@ class RecurrentConfig:
     layers have."""
     beside_attention: bool = False
     """The layers have attention, too, on the same inputs."""
+    update_scale: float = 1.0
+    """See `DeltaRule`."""
+    by_row: bool = False
+    """Each dimension of a key has a decay of its own. Otherwise each head has one."""
+    decay_bound: float = 0.0
+    """See `Decay`."""
+    rank: int = 0
+    """Numbers that a token's decays are computed from, and gates of its results. 0: these are computed from
+    hidden states."""
 
     @property
     def state(self) -> StateShape:
@@ -72,9 +81,18 @@ class RecurrentConfig:
         return self.heads * self.value_size
 
     @property
-    def projected(self) -> int:
-        """Outputs of a layer's projections from hidden states, and inputs of that to hidden states."""
-        return self.channels + 2 * self.values + self.gates * self.heads if self.heads else 4 * self.channels
+    def decays(self) -> int:
+        """Decays of a token, of all heads together."""
+        return self.heads * self.key_size if self.by_row else self.heads
+
+    def weights(self, hidden: int) -> int:
+        """Weights of a layer's projections from hidden states of this size, and of that to hidden states."""
+        if not self.heads:
+            return 4 * self.channels * hidden
+        updates = (self.gates - 1) * self.heads
+        low = self.rank or hidden
+        down = 2 * self.rank * hidden
+        return (self.channels + self.values + updates) * hidden + down + (self.values + self.decays) * low
 
     def part(self, ranks: int) -> "RecurrentConfig | None":
         """One of `ranks` equal parts: whole key heads or groups, or channels. None: they cannot be split."""
@@ -101,10 +119,22 @@ def read_recurrent(
         return RecurrentConfig(numbers, taps, channels, bias=biased, filter_bias=biased)
     if isinstance(kind, Mamba):
         return _mamba(kind, values, layers)
-    key_heads, heads = values.positive("linear_num_key_heads"), values.positive("linear_num_value_heads")
+    if (activation := values.get("hidden_act", "silu")) not in ("silu", "swish"):
+        raise values.wrong("hidden_act", f"{activation!r} is not supported: the convolution has silu")
+    return _kimi_delta(kind, values, layers) if isinstance(kind, KimiDelta) else _delta_net(values, layers)
+
+
+def _delta_net(values: Values, layers: int) -> RecurrentConfig:
+    """Gated delta nets. Sizes that config.json leaves out are those of OLMo Hybrid."""
+    key_heads, heads = (
+        values.positive(f"linear_num_{part}_heads", values.positive("num_attention_heads"))
+        for part in ("key", "value")
+    )
     if heads % key_heads:
         raise values.wrong("linear_num_value_heads", f"{heads} are no multiple of {key_heads} key heads")
-    key_size, value_size = (values.positive(f"linear_{part}_head_dim") for part in ("key", "value"))
+    usual = max(1, int(0.75 * values.positive("hidden_size") / key_heads))
+    key_size = values.positive("linear_key_head_dim", usual)
+    value_size = values.positive("linear_value_head_dim", 2 * key_size)
     return RecurrentConfig(
         _layers(values, layers, "linear_attention"),
         values.positive("linear_conv_kernel_dim"),
@@ -114,6 +144,7 @@ def read_recurrent(
         key_size,
         value_size,
         values.flag("value_heads_tiled") and heads > key_heads,
+        update_scale=2.0 if values.flag("linear_allow_neg_eigval") else 1.0,
     )
 
 
@@ -174,6 +205,63 @@ def _steps(values: Values) -> tuple[float, float]:
         case [int() | float() as shortest, {"__float__": "Infinity"}] if shortest >= 0:  # as transformers 5
             return float(shortest), math.inf
     raise values.wrong("time_step_limit", f"two numbers are needed, the smaller one first, not {limits!r}")
+
+
+def _kimi_delta(kind: KimiDelta, values: Values, layers: int) -> RecurrentConfig:
+    """Kimi Delta Attention: with the keys of `linear_attn_config`, as Kimi Linear is published; with those
+    that transformers writes; or with those of Ling 3."""
+    given = values.object("linear_attn_config")
+    heads = given.positive(
+        "num_heads", values.positive("linear_num_heads", values.positive("num_attention_heads"))
+    )
+    size = given.positive(
+        "head_dim", values.positive("linear_head_dim", values.positive("kda_head_dim", 128))
+    )
+    taps = given.positive(
+        "short_conv_kernel_size",
+        values.positive("linear_conv_kernel_dim", values.positive("short_conv_kernel_size", 4)),
+    )
+    if values.get("layer_types") is None and values.get("full_attention_interval") is None:
+        values = values.but("layer_types", _kimi_layers(given, layers))
+    return RecurrentConfig(
+        _layers(values, layers, "linear_attention"),
+        taps,
+        3 * heads * size,
+        heads,
+        heads,
+        size,
+        size,
+        by_row=True,
+        decay_bound=_decay_bound(values),
+        rank=size if kind.down else 0,
+    )
+
+
+def _decay_bound(values: Values) -> float:
+    if not values.flag("kda_safe_gate"):
+        return 0.0
+    bound = values.get("kda_lower_bound", -5.0)
+    if not isinstance(bound, int | float) or not -1e30 < bound < 0:
+        raise values.wrong("kda_lower_bound", f"a negative number is needed, not {bound!r}")
+    return float(bound)
+
+
+def _kimi_layers(given: Values, layers: int) -> list[str]:
+    """Kinds of all layers. `linear_attn_config` numbers them from 1. Without its lists each fourth layer from
+    number 5 on has attention."""
+    kinds = {"full_attn_layers": "full_attention", "kda_layers": "linear_attention"}
+    if any(given.get(key) is None for key in kinds):
+        usual = [number > 0 and number % 4 == 0 for number in range(layers)]
+        return ["full_attention" if attends else "linear_attention" for attends in usual]
+    found = dict[int, str]()
+    for key, kind in kinds.items():
+        numbers = given.get(key)
+        if not isinstance(numbers, list) or not all(number in range(1, layers + 1) for number in numbers):
+            raise given.wrong(key, f"a list of numbers from 1 to {layers} is needed, not {numbers!r}")
+        found |= dict.fromkeys(numbers, kind)
+    if missing := [number for number in range(1, layers + 1) if number not in found]:
+        raise given.wrong("kda_layers", f"neither it nor full_attn_layers has layer {missing[0]}")
+    return [found[number] for number in range(1, layers + 1)]
 
 
 def _layers(values: Values, layers: int, name: str) -> frozenset[int]:

@@ -4,11 +4,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
+from math import prod
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from gpu_worker.errors import ModelError
 from gpu_worker.kernels.codes import CodedWeight, Codes, gathered
 from gpu_worker.kernels.products import GROUP, ByteWeight, ScaledWeight
 from gpu_worker.kernels.reference.kept import BYTES, Kind
@@ -86,6 +88,24 @@ class Weights:
     def rows(self, name: str, rows: slice, *shape: int) -> Tensor:
         """Rows `rows` of a tensor of shape `shape`. Raises `ModelError`."""
         return self._merge([(name, shape[0], [rows])], shape[1:])
+
+    def flat(self, name: str, rows: slice, count: int) -> Tensor:
+        """Numbers `rows` of a tensor of any shape, `count` in all. Raises `ModelError`."""
+        shape = self.checkpoint.shape(self.prefix + name)
+        whole = self.read(name, *(shape if prod(shape) == count else (count,)))
+        return whole.flatten()[rows]
+
+    def joined(self, names: Sequence[str], *shape: int) -> Tensor:
+        """A tensor that lies in several, one after the other. Each may have any number of rows: transformers
+        writes three parts of one size where published files have queries, keys and values.
+
+        Raises `ModelError` if one is missing, or if all together have another shape.
+        """
+        parts = [(name, self.checkpoint.shape(self.prefix + name)[0]) for name in names]
+        if (rows := sum(count for _, count in parts)) != shape[0]:
+            every = ", ".join(self.prefix + name for name in names)
+            raise ModelError(f"tensor {every}: {rows} rows, config.json means {shape[0]}")
+        return self._merge([(name, count, [slice(0, count)]) for name, count in parts], shape[1:])
 
     def merged(self, parts: Mapping[str, int], columns: int, biased: bool) -> tuple[Tensor, Tensor | None]:
         """Weight [sum of rows, columns], and bias if `biased`, of several products merged into one.

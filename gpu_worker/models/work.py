@@ -80,7 +80,7 @@ def work(
     query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     weights = attentions * hidden * (2 * (query + key) + query * config.family.gated_attention)
     weights += (3 if config.family.gated else 2) * mlps * hidden * config.intermediate_size
-    weights += states * hidden * recurrent.projected if recurrent else 0
+    weights += states * recurrent.weights(hidden) if recurrent else 0
     sampled = len(counts) if sampled is None else sampled
     head = config.vocab_size * hidden if sampled else 0
     computed, lengths = np.asarray(counts, np.int64), np.asarray(contexts, np.int64)

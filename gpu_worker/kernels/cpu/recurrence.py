@@ -9,7 +9,7 @@ from torch import Tensor
 from gpu_worker.kernels.attention import StepMetadata
 from gpu_worker.kernels.cpu.library import DTYPES, address
 from gpu_worker.kernels.cpu.tape import Kernel
-from gpu_worker.kernels.recurrence import Decay, Filters, StateCache, StateSpace
+from gpu_worker.kernels.recurrence import DeltaRule, Filters, StateCache, StateSpace
 
 MOST_TAPS = 8
 """Tokens that a filter may see, as in `src/recurrence.cpp`: others PyTorch computes."""
@@ -28,7 +28,7 @@ class Recurrence:
         self.delta_rule = Kernel(
             library,
             "quire_delta_rule",
-            *(*rows, c_int64, c_int64, c_int64, c_int64, c_int),
+            *(*rows, c_int64, c_int64, c_int64, c_int64, c_int, c_int, c_float, c_float),
             *(c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
         )
         self.state_space = Kernel(
@@ -65,16 +65,10 @@ class Recurrence:
         return out
 
     def changed(
-        self,
-        rows: tuple[int, ...],
-        qkv: Tensor,
-        gates: Tensor,
-        decay: Decay,
-        cache: StateCache,
-        tiled: bool,
+        self, rows: tuple[int, ...], qkv: Tensor, gates: Tensor, rule: DeltaRule, cache: StateCache
     ) -> Tensor:
         """See `StepRecurrence.delta_rule`."""
-        shape = cache.shape
+        shape, decay = cache.shape, rule.decay
         values = shape.heads * shape.value_size
         out = torch.empty((len(qkv), values), dtype=qkv.dtype)
         self.delta_rule(
@@ -84,7 +78,10 @@ class Recurrence:
             shape.heads,
             shape.key_size,
             shape.value_size,
-            tiled,
+            rule.tiled,
+            len(decay.bias) > shape.heads,
+            rule.update_scale,
+            decay.bound,
             qkv.data_ptr(),
             gates.data_ptr(),
             decay.rate.data_ptr(),

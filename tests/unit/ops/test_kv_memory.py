@@ -98,7 +98,9 @@ def test_layers_of_different_sizes_take_what_the_worker_says(tmp_path: Path, mod
         kv_shape(published | {"layer_types": None})
 
 
-@pytest.mark.parametrize("name", ["Qwen3.5", "LFM2 MoE", "Nemotron 3", "Mamba-2"])
+@pytest.mark.parametrize(
+    "name", ["Qwen3.5", "LFM2 MoE", "OLMo Hybrid", "Kimi Linear", "Ling 3", "Nemotron 3", "Mamba-2"]
+)
 def test_states_take_what_the_worker_says(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:

@@ -86,6 +86,13 @@ CASES["mxfp4, stacked"] = (
 CASES |= {
     "fp8, squares, delta nets": ("Qwen3.5", checkpoints.fp8(10, 12, "weight_scale_inv"), BLOCKS),
     "awq, delta nets by head": ("Qwen3 Next", checkpoints.awq(), {"quant_method": "awq", "group_size": 8}),
+    "fp8, squares, separate delta nets": ("OLMo Hybrid", checkpoints.fp8(10, 12, "weight_scale_inv"), BLOCKS),
+    "pack-quantized, Kimi": (
+        "Kimi Linear",
+        checkpoints.pack_quantized(),
+        compressed("pack-quantized", num_bits=4, strategy="group", group_size=8),
+    ),
+    "fp8, squares, Ling": ("Ling 3", checkpoints.fp8(10, 12, "weight_scale_inv"), BLOCKS),
     "bitsandbytes, short convolutions": (
         "LFM2",
         checkpoints.bitsandbytes(),

@@ -113,6 +113,20 @@ DELTA = {
     "linear_num_value_heads": 4,
     "initializer_range": 0.12,  # with larger weights small differences grow from layer to layer
 }
+KIMI = LATENT | {
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "linear_head_dim": 20,
+    "linear_num_heads": 2,
+    "q_lora_rank": None,
+    "num_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "n_shared_experts": 2,
+    "n_group": 4,
+    "topk_group": 2,
+    "initializer_range": 0.12,
+}
+LING = KIMI | {"head_dim": 20, "n_shared_experts": 1, "first_k_dense_replace": 1}
 SHORT = {"layer_types": ["conv", "full_attention", "conv"], "conv_bias": True}
 NEMOTRON = {
     "layers_block_type": ["linear_attention", "mlp", "full_attention", "linear_attention"],
@@ -259,6 +273,9 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "Qwen3.5": ("Qwen3_5ForCausalLM", DELTA),
     "Qwen3 Next": ("Qwen3NextForCausalLM", DELTA | EXPERTS | {"shared_expert_intermediate_size": 40}),
     "LFM2": ("Lfm2ForCausalLM", SHORT | {"block_multiple_of": 8, "seed": 1}),
+    "OLMo Hybrid": ("OlmoHybridForCausalLM", DELTA | {"rope_parameters": {"rope_theta": None}}),
+    "Kimi Linear": ("KimiLinearForCausalLM", KIMI),
+    "Ling 3": ("BailingHybridForCausalLM", LING),
     "Nemotron H": ("NemotronHForCausalLM", NEMOTRON | {"use_bias": True}),
     "Nemotron 3": ("NemotronHForCausalLM", NEMOTRON_3),
     "Falcon H1": ("FalconH1ForCausalLM", FALCON_H1),
@@ -374,6 +391,18 @@ ALIKE: dict[str, tuple[str, dict[str, Any]]] = {
     "GPT-J": ("GPTJForCausalLM", GPT | {"rotary_dim": 4}),
     "GPT BigCode": ("GPTBigCodeForCausalLM", GPT | {"seed": 4}),
     "GPT BigCode, all heads": ("GPTBigCodeForCausalLM", GPT | {"multi_query": False}),
+    "OLMo Hybrid, rotary": (
+        "OlmoHybridForCausalLM",
+        DELTA | {"linear_allow_neg_eigval": False, "attention_bias": True, "seed": 3},
+    ),
+    "Ling 3, no bound, YaRN": (
+        "BailingHybridForCausalLM",
+        LING | {"kda_safe_gate": False, "attention_bias": True, "rope_parameters": SHARP},
+    ),
+    "Kimi Linear, compressed queries": (
+        "KimiLinearForCausalLM",
+        KIMI | {"q_lora_rank": 20, "norm_topk_prob": False, "attention_bias": True},
+    ),
 }
 """Models that use no feature of a back end that `MODELS` does not use: they are tested over one C++ back
 end."""
@@ -390,6 +419,8 @@ def random_model(architecture: str, changes: dict[str, Any]) -> Any:
     code: Any = sys.modules[kind.__module__]
     if hasattr(code, "torch_recurrent_gated_delta_rule"):  # token after token, which loses less to rounding
         code.torch_chunk_gated_delta_rule = code.torch_recurrent_gated_delta_rule
+    if hasattr(code, "recurrent_kimi_delta_attention"):
+        code.chunk_kimi_delta_attention = code.recurrent_kimi_delta_attention
     model = kind(config).eval()
     for name, parameter in model.named_parameters():
         if name.endswith(("gate_up_proj_bias", "down_proj_bias", "sinks")):

@@ -30,7 +30,7 @@ from tests.support.closed_loop import ClosedLoop
 from tests.unit.gpu_worker.behaviour.test_families import ALIKE, MODELS, PROMPT, random_model
 from tests.unit.gpu_worker.conftest import CPU, Driver, make_runner, new_slot, plan, sampled
 
-NAMES = ["Qwen3.5", "LFM2", "Nemotron H", "Falcon H1", "Mamba-2"]
+NAMES = ["Qwen3.5", "LFM2", "OLMo Hybrid", "Kimi Linear", "Ling 3", "Nemotron H", "Falcon H1", "Mamba-2"]
 BLOCK_SIZE = 8
 
 

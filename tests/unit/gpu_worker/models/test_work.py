@@ -104,6 +104,9 @@ def test_a_recurrent_layer_reads_and_writes_states_instead() -> None:
     assert delta.state.block_bytes == 4 * numbers
     assert found.kv_bytes == 17 * 24 + 2 * 2 * 2 * 4 * numbers
     assert found.attention_operations == 4 * 8 * (10 + 5 + 6 + 7) + 6 * 2 * numbers * 4
+    by_row = replace(delta, by_row=True, rank=6)
+    down, up = 2 * 6 * 8, 6 * 20 + 6 * 4 * 3
+    assert by_row.weights(8) == 8 * (32 + 4) + down + up + 20 * 8
     short = work(replace(CONFIG, recurrence=RecurrentConfig(frozenset({0}), 3, 8)), 2, 24, [1], [1])
     assert short.weight_bytes == (3 * mlp + 2 * (LAYER - mlp) + 4 * 8 * 8 + HEAD) * 2
 

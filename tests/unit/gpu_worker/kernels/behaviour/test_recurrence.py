@@ -15,7 +15,7 @@ from gpu_worker.kernels.attention import StepAttention, StepMetadata
 from gpu_worker.kernels.cpu.attention import Attention
 from gpu_worker.kernels.cpu.layers import Multiply
 from gpu_worker.kernels.kv_sizes import StateShape
-from gpu_worker.kernels.recurrence import Decay, Filters, StateCache, StateSpace
+from gpu_worker.kernels.recurrence import Decay, DeltaRule, Filters, StateCache, StateSpace
 from gpu_worker.kernels.reference.attention import ReferenceStep
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.triton.recurrence import ChunkedStep
@@ -136,42 +136,59 @@ class Delta:
 
     qkv: Tensor
     gates: Tensor
-    decay: Decay
+    rule: DeltaRule
     shape: StateShape
     results: Tensor
     after: list[Tensor]
 
 
 def delta(
-    texts: Texts, key_heads: int, heads: int, key_size: int, value_size: int, dtype: torch.dtype
+    texts: Texts,
+    key_heads: int,
+    heads: int,
+    key_size: int,
+    value_size: int,
+    dtype: torch.dtype,
+    by_row: bool = False,
+    update_scale: float = 1.0,
+    bound: float = 0.0,
 ) -> Delta:
     generator, tokens = torch.Generator().manual_seed(heads), texts.whole[-1].stop
     queries, values = key_heads * key_size, heads * value_size
     qkv = torch.randn(tokens, 2 * queries + values, generator=generator).to(dtype)
-    gates = torch.randn(tokens, 2 * heads, generator=generator)
-    rate, bias = -torch.rand(heads, generator=generator), torch.randn(heads, generator=generator)
+    decays = heads * key_size if by_row else heads
+    gates = torch.randn(tokens, heads + decays, generator=generator)
+    rate, bias = -torch.rand(heads, generator=generator), torch.randn(decays, generator=generator)
     rate[0] *= 200  # forgets nearly all, or all, with a token
+    bias[-1] -= 30  # forgets nearly nothing
+    bias[decays // 2] += 30
     query, key, value = qkv.double().split([queries, queries, values], dim=1)
     query, key = (
         (each / (each.square().sum(-1, keepdim=True) + 1e-6).sqrt()).repeat_interleave(heads // key_heads, 1)
         for each in (query.unflatten(1, (-1, key_size)), key.unflatten(1, (-1, key_size)))
     )
     value = value.unflatten(1, (heads, value_size))
-    forget = (rate.double() * torch.nn.functional.softplus(gates[:, heads:].double() + bias.double())).exp()
-    update = gates[:, :heads].double().sigmoid()
+    numbers, rates = (
+        (gates[:, heads:].double() + bias.double()).view(tokens, heads, -1),
+        rate.double()[:, None],
+    )
+    unbounded = rates * torch.nn.functional.softplus(numbers)
+    forget = (bound * (-rates * numbers).sigmoid() if bound else unbounded).exp()
+    update = update_scale * gates[:, :heads].double().sigmoid()
     results, after = torch.empty(tokens, heads, value_size, dtype=torch.float64), []
     for text in texts.whole:
         state = torch.zeros(heads, key_size, value_size, dtype=torch.float64)
         states = [state]
         for token in range(text.start, text.stop):
-            state = state * forget[token, :, None, None]
+            state = state * forget[token, ..., None]
             missing = value[token] - (state * key[token][..., None]).sum(1)
             state = state + key[token][..., None] * (missing * update[token, :, None])[:, None]
             results[token] = (state * query[token][..., None]).sum(1) * key_size**-0.5
             states.append(state)
         after.append(torch.stack(states))
     shape = StateShape(3, qkv.shape[1], heads, key_size, value_size)
-    return Delta(qkv, gates, Decay(rate, bias), shape, results.flatten(1), after)
+    rule = DeltaRule(Decay(rate, bias, bound), update_scale)
+    return Delta(qkv, gates, rule, shape, results.flatten(1), after)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES)
@@ -179,6 +196,10 @@ def delta(
 @pytest.mark.parametrize(
     ("key_heads", "heads", "key_size", "value_size"),
     [(1, 1, 1, 1), (2, 4, 21, 40), (1, 2, 64, 64), (2, 2, 16, 33)],
+)
+@pytest.mark.parametrize(
+    ("by_row", "update_scale", "bound"),
+    [(False, 1.0, 0.0), (False, 2.0, -3.0), (True, 1.0, 0.0), (True, 1.0, -5.0)],
 )
 def test_delta_rule(
     begin: Begin,
@@ -188,13 +209,16 @@ def test_delta_rule(
     value_size: int,
     block_size: int,
     dtype: torch.dtype,
+    by_row: bool,
+    update_scale: float,
+    bound: float,
 ) -> None:
     texts = make(block_size)
-    layer = delta(texts, key_heads, heads, key_size, value_size, dtype)
+    layer = delta(texts, key_heads, heads, key_size, value_size, dtype, by_row, update_scale, bound)
     matrices = torch.empty(blocks_of(texts), heads, key_size, value_size)
     texts.fill(matrices, layer.after)
     cache = StateCache(layer.shape, block_size, torch.empty(0), matrices)
-    out = begin(texts.step).delta_rule(texts.own(layer.qkv), texts.own(layer.gates), layer.decay, cache)
+    out = begin(texts.step).delta_rule(texts.own(layer.qkv), texts.own(layer.gates), layer.rule, cache)
     assert out.dtype == dtype
     assert_close(out.double(), texts.own(layer.results), atol=TOLERANCES[dtype], rtol=TOLERANCES[dtype])
     texts.check(matrices, layer.after, 1e-5)
@@ -205,16 +229,17 @@ def test_heads_of_values_may_lie_apart(begin: Begin) -> None:
     texts, sizes = make(16), (2, 6, 8, 5)
     layer, order = delta(texts, *sizes, torch.float32), torch.arange(6).view(2, 3).T.flatten()
 
-    def compute(qkv: Tensor, gates: Tensor, decay: Decay, tiled: bool) -> Tensor:
+    def compute(qkv: Tensor, gates: Tensor, rule: DeltaRule) -> Tensor:
         matrices = torch.zeros(blocks_of(texts), *sizes[1:])
         cache = StateCache(layer.shape, 16, torch.empty(0), matrices)
-        return begin(texts.step).delta_rule(qkv, gates, decay, cache, tiled).unflatten(1, (6, 5))
+        return begin(texts.step).delta_rule(qkv, gates, rule, cache).unflatten(1, (6, 5))
 
     qkv, gates = texts.own(layer.qkv), texts.own(layer.gates)
     moved = torch.cat((qkv[:, :32], qkv[:, 32:].unflatten(1, (6, 5))[:, order].flatten(1)), dim=1)
-    decay = Decay(layer.decay.rate[order], layer.decay.bias[order])
-    apart = compute(moved, gates.unflatten(1, (2, 6))[:, :, order].flatten(1), decay, True)
-    assert_close(apart, compute(qkv, gates, layer.decay, False)[:, order], atol=1e-6, rtol=1e-6)
+    decay = Decay(layer.rule.decay.rate[order], layer.rule.decay.bias[order])
+    gates_moved = gates.unflatten(1, (2, 6))[:, :, order].flatten(1)
+    apart = compute(moved, gates_moved, DeltaRule(decay, tiled=True))
+    assert_close(apart, compute(qkv, gates, layer.rule)[:, order], atol=1e-6, rtol=1e-6)
 
 
 @dataclass(frozen=True)
@@ -289,12 +314,13 @@ def test_state_space(
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES)
-@pytest.mark.parametrize("operation", ["delta rule", "state space"])
+@pytest.mark.parametrize("operation", ["delta rule", "delta rule by row", "state space"])
 def test_a_token_has_the_same_bits_in_any_chunk(
     native: ctypes.CDLL, operation: str, dtype: torch.dtype
 ) -> None:
     texts = make(16, [(45, 45)])
-    rule, scan = delta(texts, 2, 4, 24, 40, dtype), space(texts, 2, 4, 24, 40, dtype)
+    rule = delta(texts, 2, 4, 24, 40, dtype, operation == "delta rule by row")
+    scan = space(texts, 2, 4, 24, 40, dtype)
 
     def compute(counts: list[int]) -> tuple[Tensor, Tensor]:
         matrices = torch.empty(blocks_of(texts), 4, 24, 40)
@@ -310,8 +336,8 @@ def test_a_token_has_the_same_bits_in_any_chunk(
             )
             rows = slice(begun, end)
             of_step = Attention(native).begin(step)
-            if operation == "delta rule":
-                out.append(of_step.delta_rule(rule.qkv[rows], rule.gates[rows], rule.decay, cache))
+            if operation.startswith("delta rule"):
+                out.append(of_step.delta_rule(rule.qkv[rows], rule.gates[rows], rule.rule, cache))
             else:
                 out.append(of_step.state_space(scan.inputs[rows], scan.steps[rows], scan.weights, cache))
             begun = end
