@@ -410,7 +410,21 @@ def check(make: Any, found: Any, number: int) -> None:
     assert len(set(sequences[0].tokens[len(PROMPT) :])) > 4, "a model that repeats itself shows little"
 
 
-@pytest.mark.parametrize("name", ["Llama", "OLMo 2", "Gemma 3", "GPT-NeoX", "Qwen3 MoE", "BLOOM", "Granite"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Llama",
+        "OLMo 2",
+        "Gemma 3",
+        "GPT-NeoX",
+        "Qwen3 MoE",
+        "BLOOM",
+        "Granite",
+        "OLMo Hybrid",
+        "Kimi Linear",
+        "Ling 3",
+    ],
+)
 def test_in_bfloat16(make: Any, kernels: Kernels, models: Any, name: str) -> None:
     """As close to float32 as transformers is in bfloat16."""
     if isinstance(kernels, MatrixUnitKernels) and NO_ONEDNN_BFLOAT16:
