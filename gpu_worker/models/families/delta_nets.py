@@ -53,6 +53,7 @@ FAMILIES: Mapping[str, Family] = {
             "use_grouped_topk": True,
         },
         expects={
+            "kda_safe_gate": False,
             "mla_use_nope": True,
             "moe_router_activation_func": "sigmoid",
             "use_grouped_topk": True,

@@ -198,7 +198,11 @@ def test_configurations_that_make_no_sense(
 
 
 @pytest.mark.parametrize(
-    "key", ["mla_use_nope", "moe_router_activation_func", "use_grouped_topk", "tie_word_embeddings"]
+    "key",
+    [
+        *("mla_use_nope", "moe_router_activation_func", "use_grouped_topk"),
+        *("tie_word_embeddings", "kda_safe_gate"),
+    ],
 )
 def test_another_arithmetic_is_not_passed_over(tmp_path: Path, key: str) -> None:
     other = {"mla_use_nope": False, "moe_router_activation_func": "softmax", "use_grouped_topk": False}

@@ -489,7 +489,20 @@ def check(make: Any, found: Any, number: int) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["Llama", "OLMo 2", "Gemma 3", "GPT-NeoX", "Qwen3 MoE", "BLOOM", "Granite", "Nemotron H", "Falcon H1"],
+    [
+        "Llama",
+        "OLMo 2",
+        "Gemma 3",
+        "GPT-NeoX",
+        "Qwen3 MoE",
+        "BLOOM",
+        "Granite",
+        "OLMo Hybrid",
+        "Kimi Linear",
+        "Ling 3",
+        "Nemotron H",
+        "Falcon H1",
+    ],
 )
 def test_in_bfloat16(make: Any, kernels: Kernels, models: Any, name: str) -> None:
     """As close to float32 as transformers is in bfloat16."""
