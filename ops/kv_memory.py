@@ -12,7 +12,7 @@ from gpu_worker.errors import ModelError
 from gpu_worker.kernels.kv_sizes import PageShape, StateShape, token_bytes, usual_block_size
 from gpu_worker.models.families import family_of
 from gpu_worker.models.index_config import read_index
-from gpu_worker.models.recurrent_config import read_recurrent
+from gpu_worker.models.recurrent_config import RecurrentConfig, read_recurrent
 from gpu_worker.models.values import Values
 from gpu_worker.models.wrapped import language_part
 from ops.runtime import model_files
@@ -31,8 +31,8 @@ class ModelFilesError(Exception):
 class KvShape:
     """What one token leaves in the cache of all layers.
 
-    `kind` is MHA, GQA, MQA or MLA. MLA (DeepSeek-V2, section 2.1) keeps one compressed vector and one rotated
-    key for all heads, as one row.
+    `kind` is MHA, GQA, MQA or MLA, or none if no layer has attention. MLA (DeepSeek-V2, section 2.1) keeps
+    one compressed vector and one rotated key for all heads, as one row.
     """
 
     kind: str
@@ -90,19 +90,22 @@ def kv_shape(config: Mapping[str, Any]) -> KvShape:
     """What config.json says of the cache. Raises ModelFilesError if a size is missing or odd."""
     layers = _size(config, "num_hidden_layers")
     window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
+    recurrent = _recurrent(config, layers)
+    states = (recurrent.state,) * len(recurrent.layers) if recurrent else ()
+    attentions = layers - len(recurrent.without_attention if recurrent else ())
     if config.get("kv_lora_rank") is not None:
         rank = _size(config, "kv_lora_rank")
         row = rank + _size(config, "qk_rope_head_dim")
-        pages = (PageShape(1, row, rank, shared=True),) * layers
-        return KvShape("MLA", layers, pages + _index_pages(config, layers), window)
+        pages = (PageShape(1, row, rank, shared=True),) * attentions
+        return KvShape("MLA", layers, pages + _index_pages(config, layers), window, states)
     heads = _size(config, "num_attention_heads")
     many = config.get("num_key_value_heads") is not None
     kv_heads = _size(config, "num_key_value_heads") if many else heads
     given = config.get("head_dim") is not None
     head_dim = _size(config, "head_dim") if given else _size(config, "hidden_size") // heads
     kind = "MHA" if kv_heads == heads else "MQA" if kv_heads == 1 else "GQA"
-    pages, states = _pages(config, layers, kv_heads, head_dim), _states(config, layers)
-    return KvShape(kind, layers, pages[: len(pages) - len(states)], window, states)
+    pages = _pages(config, layers, kv_heads, head_dim)[: attentions if recurrent else None]
+    return KvShape(kind if attentions else "none", layers, pages, window, states)
 
 
 def _index_pages(config: Mapping[str, Any], layers: int) -> tuple[PageShape, ...]:
@@ -116,17 +119,16 @@ def _index_pages(config: Mapping[str, Any], layers: int) -> tuple[PageShape, ...
     return (PageShape(1, index.head_dim, index.head_dim, shared=True),) * len(index.layers)
 
 
-def _states(config: Mapping[str, Any], layers: int) -> tuple[StateShape, ...]:
-    """States of recurrent layers."""
+def _recurrent(config: Mapping[str, Any], layers: int) -> RecurrentConfig | None:
+    """Recurrent layers. None: there are none."""
     architectures = config.get("architectures") or [""]
     family = family_of(str(architectures[0]), config)
     try:
-        recurrent = read_recurrent(
+        return read_recurrent(
             family.recurrent if family else None, Values(Path("config.json"), config), layers
         )
     except ModelError as error:
         raise ModelFilesError(str(error)) from error
-    return (recurrent.state,) * len(recurrent.layers) if recurrent else ()
 
 
 def _pages(config: Mapping[str, Any], layers: int, kv_heads: int, head_dim: int) -> tuple[PageShape, ...]:

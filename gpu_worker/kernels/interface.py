@@ -45,7 +45,8 @@ class Kernels(Protocol):
     def mixture(self, experts: Iterable[Expert], count: int, activation: str | Clamped = "silu") -> Mixture:
         """A mixture of `count` experts. The next is taken from `experts` once the one before is laid out.
 
-        `activation`: one of `gated`, or gpt-oss's. Either all experts have a bias, of up or of down, or none.
+        `activation`: one of `gated`, gpt-oss's, or `UNGATED`. Either all experts have a bias, of up or of
+        down, or none.
         """
 
     def route(self, routing: Routing, score_correction_bias: Tensor | None = None) -> Route:

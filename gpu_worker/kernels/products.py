@@ -147,13 +147,18 @@ class Expert:
     """The weights of an expert."""
 
     up: Tensor
-    """Gate and up, [2 * inner, size], as `Kernels.gated` takes them."""
+    """Gate and up, [2 * inner, size], as `Kernels.gated` takes them; or up, [inner, size], if the activation
+    is `UNGATED`."""
     down: Tensor
     """[size, inner]."""
     up_bias: Tensor | None = None
-    """[2 * inner]."""
+    """[2 * inner], or [inner]."""
     down_bias: Tensor | None = None
     """[size]."""
+
+
+UNGATED = "relu2"
+"""The activation of experts without gates: max(up, 0)^2 (So et al. 2021, "Primer")."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
 _WEIGHT = "weight"
+NO_ALIASES: Mapping[str, str] = {}
 
 
 class Checkpoint:
@@ -51,16 +52,17 @@ class Checkpoint:
 
     def check(self, name: str, shape: tuple[int, ...]) -> None:
         """Raise `ModelError` if a tensor is missing or has another shape. It may be a quantized weight."""
-        stored = self._stored(name)
-        if stored is not None:
-            found: tuple[int, ...] = stored[0].shape
-        elif name in self._files:
-            file, own = self._files[name]
-            found = tuple(file.get_slice(own).get_shape())
-        else:
-            raise ModelError(f"tensor {name} is missing from the checkpoint")
-        if found != shape:
+        if (found := self.shape(name)) != shape:
             raise ModelError(f"tensor {name} has shape {list(found)}, config.json means {list(shape)}")
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a tensor, or of a quantized weight. Raises `ModelError` if it is missing."""
+        if (stored := self._stored(name)) is not None:
+            return stored[0].shape
+        if name not in self._files:
+            raise ModelError(f"tensor {name} is missing from the checkpoint")
+        file, own = self._files[name]
+        return tuple(file.get_slice(own).get_shape())
 
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """A tensor, memory-mapped. Raises `ModelError` if it is missing or has another shape."""
@@ -237,12 +239,15 @@ class Checkpoint:
 
 @contextmanager
 def open_checkpoint(
-    directory: Path, form: Format | None = None, stacked: bool = False
+    directory: Path,
+    form: Format | None = None,
+    stacked: bool = False,
+    aliases: Mapping[str, str] = NO_ALIASES,
 ) -> Iterator[Checkpoint]:
     """Open the safetensors of a directory: a single file, or shards and their index; or its GGUF files.
 
     `form`: how weights are quantized. `stacked`: tensors that have all experts of a layer are taken expert by
-    expert, even if they are not quantized.
+    expert, even if they are not quantized. `aliases`: as in `Family`.
 
     Raises `ModelError` if there is no such file, if a file is truncated or of another kind, or if a file does
     not have the tensors that the index says.
@@ -269,8 +274,15 @@ def open_checkpoint(
             log.info(
                 "%s: text alone is served, %d other tensors are left", directory, len(files) - len(language)
             )
-        found = {name: (files[own], own) for name, own in language.items()}
+        found = {_usual(name, aliases): (files[own], own) for name, own in language.items()}
         yield Checkpoint(single_experts(found, plain=stacked), form, maps)
+
+
+def _usual(name: str, aliases: Mapping[str, str]) -> str:
+    """The name of a tensor, with `aliases` replaced."""
+    for alias, usual in aliases.items():
+        name = name.replace(alias, usual)
+    return name
 
 
 def _map(file: Any) -> list[range]:

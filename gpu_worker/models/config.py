@@ -4,6 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
@@ -35,6 +36,8 @@ _ACTIVATIONS = {
     "relu": "relu",
 }
 """Names of activations: transformers' to ours."""
+_UNGATED = {"relu2": "relu2"}
+"""Those of an MLP without gates alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,7 @@ class ModelConfig(Shape):
     head_dim: int
     norm_eps: float
     activation: str
-    """silu, gelu, gelu_tanh or relu."""
+    """silu, gelu, gelu_tanh or relu; without gates also relu2."""
     ropes: tuple[RopeConfig, ...]
     """Rotary embedding of each layer."""
     tie_word_embeddings: bool
@@ -149,6 +152,9 @@ class ModelConfig(Shape):
     """Factor of logits."""
     experts: ExpertsConfig | None = None
     """None: all layers have an MLP."""
+    multipliers: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """Factors of a layer's weights, by tensor: of each part of it. They are multiplied when they are
+    loaded."""
     key_copies: int = 1
     """Number of ranks that compute the same key heads; see `split.rank_config`."""
     latent: LatentConfig | None = None
@@ -174,17 +180,26 @@ class ModelConfig(Shape):
             rank = self.latent.kv_lora_rank
             pages = PageShape(1, rank + self.latent.qk_rope_head_dim, rank, shared=True)
         if self.index is None:
-            return (pages,) * (self.num_layers - len(self.recurrence.layers if self.recurrence else ()))
+            without = self.recurrence.without_attention if self.recurrence else ()
+            return (pages,) * (self.num_layers - len(without))
         keys = PageShape(1, self.index.head_dim, self.index.head_dim, shared=True)
         return (pages,) * self.num_layers + (keys,) * len(self.index.layers)
 
     @property
     def kept(self) -> tuple[PageShape | StateShape, ...]:
-        if self.recurrence is None:
-            return self.pages
-        state, pages = self.recurrence.state, iter(self.pages)
-        recurrent = self.recurrence.layers
-        return tuple(state if number in recurrent else next(pages) for number in range(self.num_layers))
+        return self.pages if self.recurrence is None else tuple(chain.from_iterable(self.kept_by_layer))
+
+    @property
+    def kept_by_layer(self) -> tuple[tuple[PageShape | StateShape, ...], ...]:
+        """What each layer keeps, its indexer left out: pages, a state, both, or nothing."""
+        pages, recurrence = self.pages[:1], self.recurrence
+        if recurrence is None:
+            return (pages,) * self.num_layers
+        return tuple(
+            (() if number in recurrence.without_attention else pages)
+            + ((recurrence.state,) if number in recurrence.layers else ())
+            for number in range(self.num_layers)
+        )
 
     @property
     def unused(self) -> tuple[str, ...]:
@@ -279,7 +294,9 @@ def _config_of(architecture: str, family: Family, values: Values) -> ModelConfig
         head_dim=head_dim,
         max_position=values.positive("max_position_embeddings", 2048),
         norm_eps=values.number("norm_eps", values.number("rms_norm_eps", 1e-6)) / residual**2,
-        activation=_choice(values, "hidden_act", _ACTIVATIONS, "silu"),
+        activation=_choice(
+            values, "hidden_act", _ACTIVATIONS if family.gated else _ACTIVATIONS | _UNGATED, "silu"
+        ),
         ropes=_ropes(family, values, head_dim, windows),
         tie_word_embeddings=values.flag("tie_word_embeddings"),
         qkv_bias=values.fact(family.qkv_bias),
@@ -295,6 +312,7 @@ def _config_of(architecture: str, family: Family, values: Values) -> ModelConfig
         attention_softcap=values.maybe("attn_logit_softcapping") or 0.0,
         logit_softcap=values.maybe("final_logit_softcapping") or 0.0,
         logit_scale=values.number("logit_scale", 1.0) / values.number("logits_scaling", 1.0),
+        multipliers=_multipliers(family, values),
         experts=read_experts(family.experts, values, layers),
         latent=_latent(values) if family.latent else None,
         index=read_index(values, layers) if family.latent and family.latent.indexer else None,
@@ -312,6 +330,25 @@ def _intermediate_size(family: Family, values: Values, hidden_size: int) -> int:
         size = int(values.number("block_ffn_dim_multiplier", 1.0) * int(2 * size / 3))
         size = -(-size // multiple) * multiple
     return size
+
+
+def _multipliers(family: Family, values: Values) -> dict[str, tuple[float, ...]]:
+    """See `Family.multipliers`. Tensors whose factors are 1 are left out."""
+
+    def number(path: str) -> float:
+        key, _, place = path.partition(".")
+        if not place or values.get(key) is None:
+            return values.number(key, 1.0)
+        found = values.numbers(key)
+        if int(place) >= len(found):
+            raise values.wrong(key, f"more than {len(found)} numbers are needed")
+        return found[int(place)]
+
+    found = {
+        tensor: tuple(math.prod(map(number, paths)) for paths in parts)
+        for tensor, parts in family.multipliers.items()
+    }
+    return {tensor: factors for tensor, factors in found.items() if set(factors) != {1.0}}
 
 
 def _attention_scale(values: Values) -> float | None:
@@ -340,10 +377,12 @@ def _ropes(family: Family, values: Values, head_dim: int, windows: tuple[int, ..
     window may have another embedding than layers with full attention, as in Gemma 3. Some layers may have
     none, as in SmolLM 3.
     """
-    if not family.rotary or values.fact(family.alibi):
-        return (RopeConfig(),) * len(windows)
     key = "rope_parameters" if values.get("rope_parameters") else "rope_scaling"
     given = values.object(key)
+    base = given.values.get("rope_theta", values.values.get("rope_theta", "usual"))
+    rotary = values.get(family.rotary) == "rope" if isinstance(family.rotary, str) else family.rotary
+    if not rotary or values.fact(family.alibi) or (family.rotary_by_base and base is None):
+        return (RopeConfig(),) * len(windows)
     full = windowed = values
     if given.get("full_attention"):
         full, windowed = (

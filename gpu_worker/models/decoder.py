@@ -7,6 +7,8 @@ It is small, and computes in float32 whatever the type of the other weights.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +20,7 @@ from gpu_worker.kernels.products import Unary
 from gpu_worker.kernels.reference.kept import NARROW
 from gpu_worker.models.classification import token_scores
 from gpu_worker.models.config import ModelConfig
-from gpu_worker.models.layers import Layer, ParallelLayer
+from gpu_worker.models.layers import make_layer
 from gpu_worker.models.norms import read_norm
 from gpu_worker.models.rope import rotary_tables
 from gpu_worker.models.split import Vocabulary, rank_config
@@ -44,9 +46,13 @@ class Decoder:
         self.embed = _embedding(config, base, kernels, rows)
         self._norm = read_norm(config, base, kernels, names.final_norm, config.hidden_size)
         layers = replace(base, transposed=config.family.transposed)
-        kind = ParallelLayer if config.parallel else Layer
         self._layers = [
-            kind(config, number, layers.under(names.layer.format(number)), kernels)
+            make_layer(
+                config,
+                number,
+                replace(layers.under(names.layer.format(number)), multipliers=config.multipliers),
+                kernels,
+            )
             for number in range(config.num_layers)
         ]
         tables = {
@@ -66,8 +72,12 @@ class Decoder:
         for layer, rotary, cache in zip(self._layers, self._rotary, self._by_layer(caches), strict=True):
             yield partial(layer.add_to, rotary=rotary, step=step, cache=cache)
 
-    def _by_layer(self, caches: Sequence[Cache]) -> Sequence[Cache]:
-        """The pages of each layer, with those of its indexer; or its state."""
+    def _by_layer(self, caches: Sequence[Cache]) -> Sequence[Any]:
+        """What each layer keeps: its pages, with those of its indexer; its state; both, or nothing."""
+        if self.config.recurrence is not None:
+            rest = iter(caches)
+            each = [tuple(islice(rest, len(kept))) for kept in self.config.kept_by_layer]
+            return [kept[0] if len(kept) == 1 else kept for kept in each]
         if self.config.index is None:
             return caches
         of_layers, of_indexers = list(caches[: len(self._layers)]), caches[len(self._layers) :]

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.interface import Kernels
-from gpu_worker.kernels.products import Clamped, Expert, Routing
+from gpu_worker.kernels.products import Clamped, Expert, Routing, Unary
+from gpu_worker.kernels.reference.activations import activated
 from gpu_worker.models.config import ModelConfig
-from gpu_worker.models.weights import RankRows, Weights
+from gpu_worker.models.norms import identity
+from gpu_worker.models.weights import RankRows, Weights, in_tensors
 
 
 class Experts:
@@ -24,17 +26,28 @@ class Experts:
         assert names is not None
         self._ranks = weights.ranks
         self._route = _router(config, weights, kernels)
+        latent, hidden = shape.latent_size, config.hidden_size
         read = (
-            _expert(config, weights.under(names.expert.format(number)), shape.intermediate_size)
+            _expert(
+                config, weights.under(names.expert.format(number)), shape.intermediate_size, latent or hidden
+            )
             for number in range(shape.num_experts)
         )
         activation = Clamped(shape.gate_alpha, shape.gate_limit) if names.clamped else config.activation
         self._mixture = kernels.mixture(read, shape.num_experts, activation)
+        self._into: Unary = identity
+        self._out_of: Unary | None = None
+        if names.latent is not None and latent:
+            into, out_of = names.latent
+            self._into = kernels.linear(*weights.merged({into: latent}, hidden, False))
+            self._out_of = kernels.linear(*weights.merged({out_of: hidden}, latent, False))
         self._shared = SharedExpert(config, weights, kernels) if shape.shared_intermediate_size else None
 
     def add_to(self, hidden: Tensor, residual: Tensor) -> None:
         """Add the weighted sum of the selected experts, and the shared expert's result if there is one."""
-        sums = self._mixture(hidden, *self._route(hidden))
+        sums = self._mixture(self._into(hidden), *self._route(hidden))
+        if self._out_of is not None:
+            sums = self._out_of(sums.to(hidden.dtype))
         if self._shared is not None:
             sums += self._shared(hidden)
         residual += self._ranks.sum(sums)
@@ -47,8 +60,12 @@ class SharedExpert:
         shape, names = config.experts, config.family.experts
         assert shape is not None
         assert names is not None
-        own = _expert(config, weights.under(names.shared), shape.shared_intermediate_size)
-        self._inner, self._down = kernels.gated(own.up, None, config.activation), kernels.linear(own.down)
+        own = _expert(config, weights.under(names.shared), shape.shared_intermediate_size, config.hidden_size)
+        if config.family.gated:
+            self._inner = kernels.gated(own.up, None, config.activation)
+        else:
+            self._inner = activated(kernels.linear(own.up), config.activation)
+        self._down = kernels.linear(own.down)
         self._gate = None
         if names.shared_gate is not None:
             gate = weights.merged({names.shared_gate: 1}, config.hidden_size, False)
@@ -83,13 +100,13 @@ def _router(
     return lambda hidden: route(product(hidden))
 
 
-def _expert(config: ModelConfig, weights: Weights, size: int) -> Expert:
-    """An expert whose intermediate size is `size`."""
-    names, hidden = config.family.experts, config.hidden_size
+def _expert(config: ModelConfig, weights: Weights, size: int, hidden: int) -> Expert:
+    """An expert whose intermediate size is `size`, from and to `hidden` dimensions."""
+    names = config.family.experts
     assert names is not None
     clamped = names.clamped
     together = names.stacked and weights.has(f"gate_up_proj.{'bias' if clamped else 'weight'}")
-    parts = {name: [RankRows(size)] for name in names.up}
+    parts = in_tensors(names.up, [RankRows(size)] * (2 if config.family.gated else 1))
     if together:
         parts = {"gate_up_proj": [RankRows(2 * size)] if clamped else [RankRows(size)] * 2}
     up, up_bias = weights.split_outputs(parts, hidden, clamped)

@@ -22,6 +22,8 @@ class ExpertsConfig:
     """Layers with experts. The others have an MLP."""
     shared_intermediate_size: int = 0
     """Intermediate size of the shared expert, which every token goes to. 0: there is none."""
+    latent_size: int = 0
+    """Dimensions that experts read and write. 0: those of hidden states."""
     num_groups: int = 1
     """Number of expert groups. 1: experts have no groups."""
     top_k_groups: int = 1
@@ -36,7 +38,7 @@ class ExpertsConfig:
 
 def read_experts(experts: Experts | None, values: Values, layers: int) -> ExpertsConfig | None:
     """The mixture of experts that config.json describes. Raises `ModelError` with the key at fault."""
-    if experts is None:
+    if experts is None or not (with_experts := _expert_layers(values, layers)):
         return None
     size = values.positive(experts.intermediate_size)
     num_experts, top_k = values.positive("num_experts"), values.positive("num_experts_per_tok")
@@ -49,8 +51,9 @@ def read_experts(experts: Experts | None, values: Values, layers: int) -> Expert
         top_k,
         size,
         values.fact(experts.normalized),
-        _expert_layers(values, layers),
+        with_experts,
         values.count("shared_expert_intermediate_size", size * values.count("n_shared_experts")),
+        values.count("moe_latent_size") if experts.latent else 0,
         num_groups,
         top_k_groups,
         values.number("routed_scaling_factor", 1.0),

@@ -57,6 +57,12 @@ class LatentAttention:
         inner = config.num_heads * shape.v_head_dim
         out = weights.split_inputs(config.family.names.out, config.hidden_size, inner, config.out_bias)
         self._out = all_reduced(kernels.linear(*out), weights.ranks)
+        self._gates = None
+        if names.gates is not None:
+            gates, _ = weights.split_outputs(
+                {names.gates: [RankRows(config.num_heads)]}, config.hidden_size, False
+            )
+            self._gates = kernels.linear(gates, dtype=torch.float32)
         self._indexer = None
         if config.index is not None and names.indexer is not None and number in config.index.layers:
             self._indexer = Indexer(config, number, weights.under(names.indexer), kernels)
@@ -78,6 +84,8 @@ class LatentAttention:
             self._indexer.select(hidden, compressed, rotary, step, cache.index)
         mixed = step.attend_selected(query, cache, self._spec).view(tokens, self._heads, shape.kv_lora_rank)
         values = torch.bmm(mixed.transpose(0, 1), self._up_value).transpose(0, 1)
+        if self._gates is not None:
+            values *= self._gates(hidden).sigmoid().to(values.dtype)[..., None]
         self._out.add_to(values.flatten(1), residual)
 
 

@@ -5,7 +5,8 @@ differences between families are resolved when a layer is constructed, not in a 
 configuration are those of one rank (`split.py`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -15,16 +16,17 @@ from torch import Tensor
 from gpu_worker.kernels.attention import AttentionSpec, Cache, LayerCache, Rotary, StepAttention
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.products import Linear
-from gpu_worker.kernels.reference.kernels import ACTIVATIONS
+from gpu_worker.kernels.recurrence import StateCache
+from gpu_worker.kernels.reference.activations import activated
 from gpu_worker.models.config import ModelConfig
 from gpu_worker.models.experts import Experts
-from gpu_worker.models.families.family import DeltaNet
+from gpu_worker.models.families.family import DeltaNet, Mamba
 from gpu_worker.models.latent import LatentAttention
 from gpu_worker.models.norms import PostNorm, QueryKeyNorm, identity, read_norm
-from gpu_worker.models.recurrent import GatedConvolution, GatedDeltaNet
+from gpu_worker.models.recurrent import GatedConvolution, GatedDeltaNet, GatedStateSpace
 from gpu_worker.models.rope import rotary_order
 from gpu_worker.models.split import all_reduced
-from gpu_worker.models.weights import RankRows, Weights
+from gpu_worker.models.weights import RankRows, Weights, in_tensors
 
 
 class ResidualAdd(Protocol):
@@ -75,6 +77,26 @@ class Attention:
         self._out.add_to(attended, residual)
 
 
+class BesideAttention:
+    """Attention, and a recurrence that reads the same inputs, as in Falcon H1."""
+
+    def __init__(self, attention: Mixer, recurrence: Mixer) -> None:
+        self._attention, self._recurrence = attention, recurrence
+
+    def add_to(
+        self,
+        hidden: Tensor,
+        residual: Tensor,
+        rotary: Rotary,
+        step: StepAttention,
+        cache: tuple[LayerCache, StateCache],
+    ) -> None:
+        """See `Mixer.add_to`."""
+        pages, state = cache
+        self._attention.add_to(hidden, residual, rotary, step, pages)
+        self._recurrence.add_to(hidden, residual, rotary, step, state)
+
+
 class MLP:
     """A feed-forward network: up, activation, down; or gate and up, gated activation, down (Shazeer 2020)."""
 
@@ -82,12 +104,11 @@ class MLP:
         names, hidden, inner = config.family.names, config.hidden_size, config.intermediate_size
         down = kernels.linear(*weights.split_inputs(names.down, hidden, inner, config.mlp_bias))
         rows = [RankRows(inner)] * (2 if config.family.gated else 1)
-        up = weights.split_outputs(_in_tensors(names.up, rows), hidden, config.mlp_bias)
+        up = weights.split_outputs(in_tensors(names.up, rows), hidden, config.mlp_bias)
         if config.family.gated:
             self._inner = kernels.gated(*up, config.activation)
         else:
-            product, activate = kernels.linear(*up), ACTIVATIONS[config.activation]
-            self._inner = lambda hidden: activate(product(hidden))
+            self._inner = activated(kernels.linear(*up), config.activation)
         self._down = _residual_add(config, weights, kernels, down, names.after_mlp)
 
     def add_to(self, hidden: Tensor, residual: Tensor) -> None:
@@ -98,15 +119,12 @@ class Layer:
     """Attention, then an MLP or a mixture of experts, which reads the residual with attention's result."""
 
     def __init__(self, config: ModelConfig, number: int, weights: Weights, kernels: Kernels) -> None:
-        names, hidden = config.family.names, config.hidden_size
-
-        def norm(name: str | None) -> Callable[[Tensor], Tensor]:
-            return read_norm(config, weights, kernels, name, hidden) if name else identity
-
-        self._attention_norm, self._mlp_norm = norm(names.before_attention), norm(names.before_mlp)
+        config = _of_layer(config, number)
+        names = config.family.names
+        self._attention_norm = _norm(config, weights, kernels, names.before_attention)
+        self._mlp_norm = _norm(config, weights, kernels, names.before_mlp)
         self._attention = _mixer(config, number, weights, kernels)
-        experts = config.experts is not None and number in config.experts.layers
-        self._mlp: ResidualAdd = (Experts if experts else MLP)(config, weights, kernels)
+        self._mlp = _mlp(config, number, weights, kernels)
 
     def add_to(self, hidden: Tensor, rotary: Rotary, step: StepAttention, cache: Cache) -> None:
         """Add the results of attention and MLP to the residual, hidden [tokens, hidden_size], in place."""
@@ -126,19 +144,75 @@ class ParallelLayer(Layer):
         self._mlp.add_to(mlp_input, hidden)
 
 
+class MixerLayer:
+    """Attention or a recurrence, and nothing else, as in Nemotron H."""
+
+    def __init__(self, config: ModelConfig, number: int, weights: Weights, kernels: Kernels) -> None:
+        self._norm = _norm(config, weights, kernels, config.family.names.before_attention)
+        self._mixer = _mixer(config, number, weights, kernels)
+
+    def add_to(self, hidden: Tensor, rotary: Rotary, step: StepAttention, cache: Cache) -> None:
+        """See `Layer.add_to`."""
+        self._mixer.add_to(self._norm(hidden), hidden, rotary, step, cache)
+
+
+class MLPLayer:
+    """An MLP or a mixture of experts, and nothing else."""
+
+    def __init__(self, config: ModelConfig, number: int, weights: Weights, kernels: Kernels) -> None:
+        self._norm = _norm(config, weights, kernels, config.family.names.before_attention)
+        self._mlp = _mlp(config, number, weights, kernels)
+
+    def add_to(self, hidden: Tensor, rotary: Rotary, step: StepAttention, cache: tuple[()]) -> None:
+        """See `Layer.add_to`. Such a layer keeps nothing."""
+        self._mlp.add_to(self._norm(hidden), hidden)
+
+
+def make_layer(
+    config: ModelConfig, number: int, weights: Weights, kernels: Kernels
+) -> Layer | MixerLayer | MLPLayer:
+    """Layer `number`, whose tensors are `weights`."""
+    kind: type[Layer | MixerLayer | MLPLayer] = ParallelLayer if config.parallel else Layer
+    if config.recurrence is not None and config.recurrence.alone is not None:
+        kind = MLPLayer if number in config.recurrence.alone else MixerLayer
+    return kind(config, number, weights, kernels)
+
+
+def _of_layer(config: ModelConfig, number: int) -> ModelConfig:
+    """The configuration with the names of layer `number`."""
+    names, recurrence = config.family.recurrent_names, config.recurrence
+    if names is None or recurrence is None or number not in recurrence.layers:
+        return config
+    return replace(config, family=replace(config.family, names=names))
+
+
 def _mixer(config: ModelConfig, number: int, weights: Weights, kernels: Kernels) -> Mixer:
     """What mixes tokens in layer `number`."""
-    if config.recurrence is not None and number in config.recurrence.layers:
-        kind = GatedDeltaNet if isinstance(config.family.recurrent, DeltaNet) else GatedConvolution
-        return kind(config, weights, kernels)
-    return (LatentAttention if config.latent else Attention)(config, number, weights, kernels)
+    recurrence = config.recurrence
+    if recurrence is None or number not in recurrence.layers:
+        return (LatentAttention if config.latent else Attention)(config, number, weights, kernels)
+    kind: type[GatedConvolution | GatedDeltaNet | GatedStateSpace] = GatedConvolution
+    if isinstance(config.family.recurrent, DeltaNet):
+        kind = GatedDeltaNet
+    elif isinstance(config.family.recurrent, Mamba):
+        kind = GatedStateSpace
+    mixer = kind(config, weights, kernels)
+    if not recurrence.beside_attention:
+        return mixer
+    return BesideAttention(Attention(config, number, weights, kernels), mixer)
 
 
-def _in_tensors(names: tuple[str, ...], parts: Sequence[RankRows]) -> dict[str, Sequence[RankRows]]:
-    """Parts of a joint matrix by tensor: each part in a tensor of its own, or all in one tensor."""
-    if len(names) == 1:
-        return {names[0]: parts}
-    return {name: [part] for name, part in zip(names, parts, strict=True)}
+def _mlp(config: ModelConfig, number: int, weights: Weights, kernels: Kernels) -> ResidualAdd:
+    """The MLP or the mixture of experts of layer `number`."""
+    experts = config.experts is not None and number in config.experts.layers
+    return (Experts if experts else MLP)(config, weights, kernels)
+
+
+def _norm(
+    config: ModelConfig, weights: Weights, kernels: Kernels, name: str | None
+) -> Callable[[Tensor], Tensor]:
+    """Norm `name` of hidden states, if the family has it."""
+    return read_norm(config, weights, kernels, name, config.hidden_size) if name else identity
 
 
 def _residual_add(
@@ -161,7 +235,7 @@ def _projections(config: ModelConfig, number: int, weights: Weights) -> tuple[Te
     by_head = config.family.by_head and weights.ranks.count * kv_heads > config.key_copies
     gated = config.family.gated_attention
     rows = [RankRows(query + 2 * key)] if by_head else [RankRows((1 + gated) * query), keys, keys]
-    parts = _in_tensors(config.family.names.qkv, rows)
+    parts = in_tensors(config.family.names.qkv, rows)
     weight, bias = weights.split_outputs(parts, config.hidden_size, config.qkv_bias)
     if gated:
         units = torch.arange(2 * (query + key), device=weight.device).view(-1, size)

@@ -150,7 +150,8 @@ def _load_native(
         what = f"{form.name} is not supported for {config.architecture}, whose weights are [in, out]"
         raise ModelError(f"{directory / 'config.json'}: {KEY}: {what}")
     stacked = config.family.experts is not None and config.family.experts.stacked
-    with open_checkpoint(directory, form, stacked) as checkpoint, torch.inference_mode():
+    aliases = config.family.aliases
+    with open_checkpoint(directory, form, stacked, aliases) as checkpoint, torch.inference_mode():
         keeps = frozenset() if form is None else kinds_kept(kernels)
         weights = Weights(checkpoint, dtype or config.dtype, device, ranks=ranks, keeps=keeps)
         try:

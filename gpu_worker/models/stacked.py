@@ -7,10 +7,12 @@ single experts.
     experts.gate_up_proj_scale    [experts, in, out], of blocks   experts.3.gate_up_proj.weight_scale
     experts.gate_up_proj_blocks   [experts, out, groups, bytes]   experts.3.gate_up_proj.weight_packed
     experts.gate_up_proj_scales   [experts, out, groups]          experts.3.gate_up_proj.weight_scale
+    input_linear.weight           [experts, out, in], of Granite  experts.3.input_linear.weight
 
-The last two are MXFP4, as `formats/fp4.py` reads it. Scales of weights of one byte (`formats/scaled.py`) have
-several names, and may be one number for all experts. Matrices of Qwen3-VL are [experts, out, in] if
-transformers 5 has written them. Their shapes tell: gate_up has twice as many outputs as down has inputs.
+Those of `_blocks` are MXFP4, as `formats/fp4.py` reads it. Scales of weights of one byte
+(`formats/scaled.py`) have several names, and may be one number for all experts. Matrices of Qwen3-VL are
+[experts, out, in] if transformers 5 has written them. Their shapes tell: gate_up has twice as many outputs as
+down has inputs.
 """
 
 import re
@@ -33,6 +35,7 @@ _ENDS = _MATRICES | {
     "_input_scale": "input_scale",
     "_activation_scale": "activation_scale",
 }
+_GRANITE = re.compile(r"(.*\.block_sparse_moe\.)((?:in|out)put_linear\.weight)")
 _STACKED = re.compile(rf"(.*\.experts\.)(gate_up_proj|down_proj)({'|'.join(_ENDS)})")
 
 
@@ -75,6 +78,11 @@ def single_experts(files: Mapping[str, tuple[Any, str]], plain: bool) -> dict[st
     """
     found = dict[str, tuple[Any, str]]()
     for name, (file, own) in files.items():
+        if plain and (granite := _GRANITE.fullmatch(name)):
+            prefix, end = granite.groups()
+            for number in range(_experts(files, name)):
+                found[f"{prefix}experts.{number}.{end}"] = Expert(file, number, False), own
+            continue
         match = _STACKED.fullmatch(name)
         prefix, product, end = match.groups() if match else ("", "", "")
         split = match and (plain or (end != "_bias" and _quantized(files, prefix + product)))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.products import Expert, Linear, Mixture, Unary
-from gpu_worker.kernels.reference.kernels import ACTIVATIONS
+from gpu_worker.kernels.reference.activations import ACTIVATIONS
 from gpu_worker.kernels.reference.mixture import ReferenceMixture
 from gpu_worker.models.classification import classification_head
 

@@ -1,14 +1,16 @@
 """The tensors of a checkpoint as decoders ask for them: converted, merged, and this rank's part alone."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
+from math import prod
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from gpu_worker.errors import ModelError
 from gpu_worker.kernels.codes import CodedWeight, Codes, gathered
 from gpu_worker.kernels.products import GROUP, ByteWeight, ScaledWeight
 from gpu_worker.kernels.reference.kept import BYTES, Kind
@@ -16,6 +18,7 @@ from gpu_worker.models.checkpoint import Checkpoint
 from gpu_worker.models.formats.stored import DEVICE_PIECE, PIECE
 from gpu_worker.models.ranks import ALONE, Ranks
 
+T = TypeVar("T")
 Kept = TypeVar("Kept", ByteWeight, ScaledWeight, CodedWeight)
 
 
@@ -27,6 +30,13 @@ class RankRows:
     """Number of rows of one rank."""
     copies: int = 1
     """Number of consecutive ranks that have the same rows."""
+
+
+def in_tensors(names: Sequence[str], parts: Sequence[T]) -> dict[str, Sequence[T]]:
+    """Parts of a joint matrix by tensor: each part in a tensor of its own, or all in one tensor."""
+    if len(names) == 1:
+        return {names[0]: parts}
+    return {name: [part] for name, part in zip(names, parts, strict=True)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +56,18 @@ class Weights:
     ranks: Ranks = ALONE
     keeps: frozenset[Kind] = frozenset()
     """Types of weights that the back end can keep: see `ScaledWeight`, `ByteWeight` and `CodedWeight`."""
+    multipliers: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """Factors of matrices by the name of the product: one for each part that lies in the tensor. Such
+    matrices are not kept as they are."""
 
     def under(self, prefix: str) -> "Weights":
         """The tensors whose names begin with `prefix`, by the rest of their names."""
-        return replace(self, prefix=self.prefix + prefix)
+        within = {
+            name.removeprefix(prefix): factors
+            for name, factors in self.multipliers.items()
+            if name.startswith(prefix)
+        }
+        return replace(self, prefix=self.prefix + prefix, multipliers=within)
 
     def of(self, dtype: torch.dtype) -> "Weights":
         """The same tensors, converted to another type."""
@@ -70,6 +88,24 @@ class Weights:
     def rows(self, name: str, rows: slice, *shape: int) -> Tensor:
         """Rows `rows` of a tensor of shape `shape`. Raises `ModelError`."""
         return self._merge([(name, shape[0], [rows])], shape[1:])
+
+    def flat(self, name: str, rows: slice, count: int) -> Tensor:
+        """Numbers `rows` of a tensor of any shape, `count` in all. Raises `ModelError`."""
+        shape = self.checkpoint.shape(self.prefix + name)
+        whole = self.read(name, *(shape if prod(shape) == count else (count,)))
+        return whole.flatten()[rows]
+
+    def joined(self, names: Sequence[str], *shape: int) -> Tensor:
+        """A tensor that lies in several, one after the other. Each may have any number of rows: transformers
+        writes three parts of one size where published files have queries, keys and values.
+
+        Raises `ModelError` if one is missing, or if all together have another shape.
+        """
+        parts = [(name, self.checkpoint.shape(self.prefix + name)[0]) for name in names]
+        if (rows := sum(count for _, count in parts)) != shape[0]:
+            every = ", ".join(self.prefix + name for name in names)
+            raise ModelError(f"tensor {every}: {rows} rows, config.json means {shape[0]}")
+        return self._merge([(name, count, [slice(0, count)]) for name, count in parts], shape[1:])
 
     def merged(self, parts: Mapping[str, int], columns: int, biased: bool) -> tuple[Tensor, Tensor | None]:
         """Weight [sum of rows, columns], and bias if `biased`, of several products merged into one.
@@ -129,7 +165,7 @@ class Weights:
         count = sum(rows.stop - rows.start for _, _, taken in parts for rows in taken)
         size = (count, *(len(range(each)[columns]) for each in rest))
         values = partial(self._values, parts, shapes, turned, columns, size)
-        if not self.keeps or not rest:
+        if not self.keeps or not rest or any(self._factors(name) for name, _, _ in parts):
             return values()
         bytes_of = [self.checkpoint.byte_scales(self.prefix + name, taken) for name, _, taken in parts]
         known = [each for each in bytes_of if each is not None]
@@ -167,7 +203,17 @@ class Weights:
             for found in self._found(name, shape, taken, turned, columns):
                 merged[start : start + len(found)].copy_(found)
                 start += len(found)
+        end = 0
+        for name, _, taken in parts:
+            for rows, factor in zip(taken, self._factors(name) or (1.0,) * len(taken), strict=True):
+                begin, end = end, end + rows.stop - rows.start
+                if factor != 1.0:
+                    merged[begin:end] *= factor
         return merged
+
+    def _factors(self, name: str) -> tuple[float, ...]:
+        """Factors of the parts of tensor `name`. Empty: they have none."""
+        return self.multipliers.get(name.removesuffix(".weight"), ())
 
     def _counted(self, weight: Kept) -> Kept:
         self.checkpoint.kept += weight.numel()

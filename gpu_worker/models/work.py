@@ -70,13 +70,17 @@ def work(
     that the step samples; None: each row samples one.
     """
     hidden, recurrent = config.hidden_size, config.recurrence
-    without = recurrent.layers if recurrent else frozenset[int]()
-    state = recurrent.state.block_bytes * len(without) if recurrent else 0
+    without = recurrent.without_attention if recurrent else frozenset[int]()
+    states = len(recurrent.layers) if recurrent else 0
+    state = recurrent.state.block_bytes * states if recurrent else 0
+    mlps = config.num_layers
+    if recurrent is not None and recurrent.alone is not None:
+        mlps = len(recurrent.alone)
     attentions = config.num_layers - len(without)
     query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     weights = attentions * hidden * (2 * (query + key) + query * config.family.gated_attention)
-    weights += (3 if config.family.gated else 2) * config.num_layers * hidden * config.intermediate_size
-    weights += len(without) * hidden * recurrent.projected if recurrent else 0
+    weights += (3 if config.family.gated else 2) * mlps * hidden * config.intermediate_size
+    weights += states * recurrent.weights(hidden) if recurrent else 0
     sampled = len(counts) if sampled is None else sampled
     head = config.vocab_size * hidden if sampled else 0
     computed, lengths = np.asarray(counts, np.int64), np.asarray(contexts, np.int64)

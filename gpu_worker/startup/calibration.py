@@ -19,6 +19,7 @@ from gpu_worker.kernels.attention import KvFormat, LayerCache
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.kv_sizes import AUTO, PageShape
 from gpu_worker.memory.cache import make_caches
+from gpu_worker.models.config import ModelConfig
 from gpu_worker.models.kv_scales import stored_scales
 from gpu_worker.models.ranks import ALONE, Ranks
 from gpu_worker.models.registry import CausalLM
@@ -63,7 +64,8 @@ def head_scales(
         if pages.shared:
             stored[:, 1] = stored[:, 0]
         log.info("scales of %s pages: those of the checkpoint", kv.name)
-        paged = [isinstance(each, PageShape) for each in config.kept[: config.num_layers]]
+        assert isinstance(config, ModelConfig)
+        paged = [any(isinstance(each, PageShape) for each in kept) for kept in config.kept_by_layer]
         found = list(stored[torch.tensor(paged)].to(device))
     if len(found) == len(config.pages):
         return found

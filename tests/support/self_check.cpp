@@ -33,7 +33,10 @@ void quire_attend(int, int, int64_t, const int32_t*, const int32_t*, const int32
 void quire_convolve(int, int64_t, const int32_t*, const int32_t*, const int32_t*, int64_t, int64_t, const void*, int64_t,
                     int64_t, int64_t, const float*, const float*, int, float*, void*);
 void quire_delta_rule(int, int64_t, const int32_t*, const int32_t*, const int32_t*, int64_t, int64_t, int64_t, int64_t,
-                      int64_t, int64_t, int, const void*, const float*, const float*, const float*, float*, void*);
+                      int64_t, int64_t, int, int, float, float, const void*, const float*, const float*, const float*, float*, void*);
+void quire_state_space(int, int64_t, const int32_t*, const int32_t*, const int32_t*, int64_t, int64_t, int64_t, int64_t,
+                       int64_t, int64_t, const void*, const float*, const float*, const float*, const float*, float, float,
+                       float*, void*);
 void quire_sample(const float*, int, int, const int32_t*, const int32_t*, const uint8_t*, const void*, const void*,
                   const int32_t*, int64_t, const int32_t*, const uint32_t*, int64_t, const int32_t*, const int32_t*,
                   const float*, int64_t*, float*);
@@ -316,27 +319,33 @@ void check_norm(int64_t size) {
     check(name_of<T>() + " norm of " + std::to_string(size), worst, 2 * ROUNDING<T>);
 }
 
-// A text in two steps, with blocks of two tokens: a convolution of its numbers, and the delta rule of one head.
+// A text in two steps, with blocks of two tokens: a convolution of its numbers, the delta rule of one head, whose rows are
+// forgotten together or each by itself, and a state space of one head.
 template <class T>
-void check_recurrence(int64_t key_size, int64_t value_size) {
+void check_recurrence(int64_t key_size, int64_t value_size, bool by_row, float scale, float bound) {
     constexpr int64_t TOKENS = 5, BLOCKS = 3, TAPS = 3;
     const int32_t tables[BLOCKS] = {2, 0, 1};
-    const int64_t width = 2 * key_size + value_size;
+    const int64_t width = 2 * key_size + value_size, decays = by_row ? key_size : 1;
     const auto inputs = numbers<T>(TOKENS * width);
-    const auto weight = numbers<float>(TAPS * width), gates = numbers<float>(2 * TOKENS);
-    const float rate = -0.7f, bias = 0.2f;
-    std::vector<float> latest(BLOCKS * (TAPS - 1) * width), matrices(BLOCKS * key_size * value_size);
-    std::vector<T> out(TOKENS * width), results(TOKENS * value_size);
+    const auto weight = numbers<float>(TAPS * width), gates = numbers<float>((1 + decays) * TOKENS);
+    const auto bias = numbers<float>(decays);
+    const float rate = -0.7f, skip = 0.4f, longest = 0.9f;
+    std::vector<float> latest(BLOCKS * (TAPS - 1) * width), matrices(BLOCKS * key_size * value_size), states(matrices);
+    std::vector<T> out(TOKENS * width), results(TOKENS * value_size), scanned(results);
     for (int32_t begin = 0, end = 3; begin < TOKENS; begin = end, end = TOKENS) {
         const int32_t starts[] = {0, end - begin};
         const T* from = inputs.data() + begin * width;
         quire_convolve(TYPE<T> == Type::bfloat16, 1, starts, &end, tables, BLOCKS, 2, from, width, width, TAPS, weight.data(),
                        nullptr, 0, latest.data(), out.data() + begin * width);
-        quire_delta_rule(TYPE<T> == Type::bfloat16, 1, starts, &end, tables, BLOCKS, 2, 1, 1, key_size, value_size, 0, from,
-                         gates.data() + 2 * begin, &rate, &bias, matrices.data(), results.data() + begin * value_size);
+        quire_delta_rule(TYPE<T> == Type::bfloat16, 1, starts, &end, tables, BLOCKS, 2, 1, 1, key_size, value_size, 0, by_row,
+                         scale, bound, from, gates.data() + (1 + decays) * begin, &rate, bias.data(), matrices.data(),
+                         results.data() + begin * value_size);
+        quire_state_space(TYPE<T> == Type::bfloat16, 1, starts, &end, tables, BLOCKS, 2, 1, 1, key_size, value_size, from,
+                          gates.data() + begin, &rate, bias.data(), &skip, 0, longest, states.data(),
+                          scanned.data() + begin * value_size);
     }
-    double convolved = 0, changed = 0;
-    std::vector<double> matrix(key_size * value_size);
+    double convolved = 0, changed = 0, added = 0;
+    std::vector<double> matrix(key_size * value_size), state(matrix);
     for (int64_t token = 0; token < TOKENS; ++token) {
         const T *query = inputs.data() + token * width, *key = query + key_size, *value = key + key_size;
         for (int64_t channel = 0; channel < width; ++channel) {
@@ -350,22 +359,41 @@ void check_recurrence(int64_t key_size, int64_t value_size) {
             queries += std::pow(to_float(query[i]), 2);
             keys += std::pow(to_float(key[i]), 2);
         }
-        const double kept = std::exp(rate * std::log1p(std::exp(gates[2 * token + 1] + bias)));
-        const double update = 1 / (1 + std::exp(-double(gates[2 * token])));
+        const float* gate = gates.data() + (1 + decays) * token;
+        std::vector<double> kept(key_size);
+        for (int64_t i = 0; i < key_size; ++i) {
+            const double number = gate[1 + i % decays] + bias[i % decays];
+            kept[i] = std::exp(bound ? bound / (1 + std::exp(rate * number)) : rate * std::log1p(std::exp(number)));
+        }
+        const double update = scale / (1 + std::exp(-double(gate[0])));
         for (int64_t column = 0; column < value_size; ++column) {
             double missing = to_float(value[column]), expected = 0;
             for (int64_t i = 0; i < key_size; ++i)
-                missing -= kept * matrix[i * value_size + column] * to_float(key[i]) / std::sqrt(keys);
+                missing -= kept[i] * matrix[i * value_size + column] * to_float(key[i]) / std::sqrt(keys);
             for (int64_t i = 0; i < key_size; ++i) {
                 double& number = matrix[i * value_size + column];
-                number = kept * number + update * missing * to_float(key[i]) / std::sqrt(keys);
+                number = kept[i] * number + update * missing * to_float(key[i]) / std::sqrt(keys);
                 expected += number * to_float(query[i]) / std::sqrt(queries * key_size);
             }
             changed = std::max(changed, std::abs(to_float(results[token * value_size + column]) - expected));
         }
+        // The same numbers are x, B and C, in this order.
+        const double step = std::min<double>(std::log1p(std::exp(gates[token] + bias[0])), longest);
+        for (int64_t column = 0; column < value_size; ++column) {
+            double expected = skip * to_float(query[column]);
+            for (int64_t i = 0; i < key_size; ++i) {
+                double& number = state[i * value_size + column];
+                number = std::exp(rate * step) * number + step * to_float(query[column]) * to_float(query[value_size + i]);
+                expected += number * to_float(query[value_size + key_size + i]);
+            }
+            const double error = std::abs(to_float(scanned[token * value_size + column]) - expected);
+            added = std::max(added, error / std::max(1.0, std::abs(expected)));
+        }
     }
     check(name_of<T>() + " convolution of " + std::to_string(width), convolved, ROUNDING<T>);
-    check(name_of<T>() + " delta rule of " + std::to_string(key_size), changed, ROUNDING<T>);
+    check(name_of<T>() + (by_row ? " delta rule by row of " : " delta rule of ") + std::to_string(key_size), changed,
+          ROUNDING<T>);
+    check(name_of<T>() + " state space of " + std::to_string(key_size), added, ROUNDING<T>);
 }
 
 // Greedy rows, and rows that draw among one token: both are the greatest logit.
@@ -409,8 +437,10 @@ void check_all() {
         }
     check_norm<T>(64);
     check_norm<T>(45);
-    check_recurrence<T>(16, 32);
-    check_recurrence<T>(21, 45);
+    check_recurrence<T>(16, 32, false, 1, 0);
+    check_recurrence<T>(21, 45, false, 2, -3);
+    check_recurrence<T>(16, 32, true, 1, -3);
+    check_recurrence<T>(21, 45, true, 1, 0);
 }
 
 }  // namespace

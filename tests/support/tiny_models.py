@@ -30,6 +30,10 @@ SIZES: dict[str, Any] = {
     ),
     **dict.fromkeys(("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"), 8),
     **dict.fromkeys(("n_group", "topk_group", "first_k_dense_replace", "n_shared_experts"), 1),
+    **dict.fromkeys(("mamba_n_heads", "mamba_num_heads"), 4),
+    **dict.fromkeys(("mamba_d_state", "ssm_state_size"), 8),
+    **{"mamba_d_ssm": 64, "mamba_d_head": 16, "mamba_head_dim": 16, "mamba_n_groups": 2, "n_groups": 2},
+    **{"moe_shared_expert_intermediate_size": 16, "shared_intermediate_size": 16},
     **dict.fromkeys(("num_global_key_value_heads", "moe_layer_start_index"), 1),
     **{
         "laurel_rank": 4,
@@ -56,7 +60,9 @@ def tiny_model(architecture: str, seed: int = 0) -> Any:
         sizes |= {"head_dim": SIZES["qk_rope_head_dim"], "num_key_value_heads": 4, "qk_head_dim": 16}
         sizes = {key: size for key, size in sizes.items() if key in known}
     for key in ("layer_types", "mlp_layer_types"):
-        if key in known and (types := getattr(usual, key, None)):
+        own = getattr(type(usual), getattr(usual, "attribute_map", {}).get(key, key), None)
+        derived = isinstance(own, property) and own.fset is None
+        if key in known and not derived and (types := getattr(usual, key, None)):
             every = list(dict.fromkeys(types))
             sizes[key] = [every[layer % len(every)] for layer in range(SIZES["num_hidden_layers"])]
     config = kind.config_class(**sizes)

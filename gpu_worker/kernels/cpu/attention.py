@@ -12,7 +12,7 @@ from gpu_worker.kernels.cpu.kv.format import page_type
 from gpu_worker.kernels.cpu.library import DTYPES, address
 from gpu_worker.kernels.cpu.recurrence import MOST_TAPS, Recurrence
 from gpu_worker.kernels.cpu.tape import Kernel
-from gpu_worker.kernels.recurrence import Decay, Filters, StateCache
+from gpu_worker.kernels.recurrence import DeltaRule, Filters, StateCache, StateSpace
 from gpu_worker.kernels.reference.attention import ReferenceStep
 from gpu_worker.kernels.reference.latent import write_latent
 from gpu_worker.kernels.reference.recurrence import RecurrentStep
@@ -140,9 +140,12 @@ class CpuStep(SelectingStep, RecurrentStep):
         rows = recurrence.rows(self._step, self._tables, cache.block_size)
         return recurrence.convolved(rows, inputs, filters, cache)
 
-    def delta_rule(
-        self, qkv: Tensor, gates: Tensor, decay: Decay, cache: StateCache, tiled: bool = False
-    ) -> Tensor:
+    def delta_rule(self, qkv: Tensor, gates: Tensor, rule: DeltaRule, cache: StateCache) -> Tensor:
         recurrence = self._functions.recurrence
         rows = recurrence.rows(self._step, self._tables, cache.block_size)
-        return recurrence.changed(rows, qkv, gates, decay, cache, tiled)
+        return recurrence.changed(rows, qkv, gates, rule, cache)
+
+    def state_space(self, inputs: Tensor, steps: Tensor, space: StateSpace, cache: StateCache) -> Tensor:
+        recurrence = self._functions.recurrence
+        rows = recurrence.rows(self._step, self._tables, cache.block_size)
+        return recurrence.scanned(rows, inputs, steps, space, cache)

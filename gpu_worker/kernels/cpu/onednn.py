@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.cpu import build
-from gpu_worker.kernels.reference.kernels import ACTIVATIONS
+from gpu_worker.kernels.reference.activations import ACTIVATIONS
 
 ROWS = 32
 """Number of rows for which oneDNN chooses the layout of the weights."""

@@ -1,7 +1,7 @@
 """Recurrent layers in C++: see src/recurrence.cpp."""
 
 import ctypes
-from ctypes import c_int, c_int64, c_void_p
+from ctypes import c_float, c_int, c_int64, c_void_p
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from torch import Tensor
 from gpu_worker.kernels.attention import StepMetadata
 from gpu_worker.kernels.cpu.library import DTYPES, address
 from gpu_worker.kernels.cpu.tape import Kernel
-from gpu_worker.kernels.recurrence import Decay, Filters, StateCache
+from gpu_worker.kernels.recurrence import DeltaRule, Filters, StateCache, StateSpace
 
 MOST_TAPS = 8
 """Tokens that a filter may see, as in `src/recurrence.cpp`: others PyTorch computes."""
@@ -28,8 +28,14 @@ class Recurrence:
         self.delta_rule = Kernel(
             library,
             "quire_delta_rule",
-            *(*rows, c_int64, c_int64, c_int64, c_int64, c_int),
+            *(*rows, c_int64, c_int64, c_int64, c_int64, c_int, c_int, c_float, c_float),
             *(c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
+        )
+        self.state_space = Kernel(
+            library,
+            "quire_state_space",
+            *(*rows, c_int64, c_int64, c_int64, c_int64),
+            *(c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_float, c_float, c_void_p, c_void_p),
         )
 
     def rows(self, step: StepMetadata, tables: Tensor, block_size: int) -> tuple[int, ...]:
@@ -59,16 +65,10 @@ class Recurrence:
         return out
 
     def changed(
-        self,
-        rows: tuple[int, ...],
-        qkv: Tensor,
-        gates: Tensor,
-        decay: Decay,
-        cache: StateCache,
-        tiled: bool,
+        self, rows: tuple[int, ...], qkv: Tensor, gates: Tensor, rule: DeltaRule, cache: StateCache
     ) -> Tensor:
         """See `StepRecurrence.delta_rule`."""
-        shape = cache.shape
+        shape, decay = cache.shape, rule.decay
         values = shape.heads * shape.value_size
         out = torch.empty((len(qkv), values), dtype=qkv.dtype)
         self.delta_rule(
@@ -78,11 +78,40 @@ class Recurrence:
             shape.heads,
             shape.key_size,
             shape.value_size,
-            tiled,
+            rule.tiled,
+            len(decay.bias) > shape.heads,
+            rule.update_scale,
+            decay.bound,
             qkv.data_ptr(),
             gates.data_ptr(),
             decay.rate.data_ptr(),
             decay.bias.data_ptr(),
+            address(cache.matrices),
+            out.data_ptr(),
+        )
+        return out
+
+    def scanned(
+        self, rows: tuple[int, ...], inputs: Tensor, steps: Tensor, space: StateSpace, cache: StateCache
+    ) -> Tensor:
+        """See `StepRecurrence.state_space`."""
+        shape = cache.shape
+        values = shape.heads * shape.value_size
+        out = torch.empty((len(inputs), values), dtype=inputs.dtype)
+        self.state_space(
+            DTYPES[inputs.dtype],
+            *rows,
+            (inputs.shape[1] - values) // (2 * shape.key_size),
+            shape.heads,
+            shape.key_size,
+            shape.value_size,
+            inputs.data_ptr(),
+            steps.data_ptr(),
+            space.decay.rate.data_ptr(),
+            space.decay.bias.data_ptr(),
+            space.skip.data_ptr(),
+            space.shortest,
+            space.longest,
             address(cache.matrices),
             out.data_ptr(),
         )

@@ -1,15 +1,16 @@
 """The back end in plain PyTorch: it runs on any device, and other back ends are tested against it."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor
-from torch.nn.functional import gelu, linear, relu, silu
+from torch.nn.functional import linear, silu
 
 from gpu_worker.arrays import Int32s
 from gpu_worker.kernels.attention import Cache, Copies, KvFormat, StepAttention, StepMetadata
 from gpu_worker.kernels.products import Clamped, Expert, Linear, Mixture, Norm, Route, Routing, Unary
+from gpu_worker.kernels.reference.activations import ACTIVATIONS
 from gpu_worker.kernels.reference.attention import ReferenceStep
 from gpu_worker.kernels.reference.copies import copy_blocks
 from gpu_worker.kernels.reference.kv import FORMATS
@@ -17,13 +18,6 @@ from gpu_worker.kernels.reference.mixture import ReferenceMixture
 from gpu_worker.kernels.reference.route import ReferenceRoute
 from gpu_worker.kernels.reference.sampling import sample
 from gpu_worker.kernels.sampling import Allowed, Sampled, SamplingState
-
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "silu": silu,
-    "gelu": gelu,
-    "gelu_tanh": lambda x: gelu(x, approximate="tanh"),
-    "relu": relu,
-}
 
 
 class ReferenceKernels:

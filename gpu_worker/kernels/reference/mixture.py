@@ -12,21 +12,22 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.interface import Kernels
-from gpu_worker.kernels.products import Clamped, Expert, Unary
+from gpu_worker.kernels.products import UNGATED, Clamped, Expert, Unary
+from gpu_worker.kernels.reference.activations import activated
 
 
 class ReferenceMixture:
     """See `Mixture`."""
 
     def __init__(self, experts: Iterable[tuple[Unary, Unary]]) -> None:
-        """`experts`: of each the gated product, and the product with down."""
+        """`experts`: of each the product with gate and up, activated, and the product with down."""
         self._experts = list(experts)
 
     @classmethod
     def of(cls, kernels: Kernels, experts: Iterable[Expert], activation: str | Clamped) -> Self:
         """See `Kernels.mixture`."""
         return cls(
-            (_gated(kernels, each, activation), kernels.linear(each.down, each.down_bias)) for each in experts
+            (_inner(kernels, each, activation), kernels.linear(each.down, each.down_bias)) for each in experts
         )
 
     def __call__(self, hidden: Tensor, routing_weights: Tensor, selected_experts: Tensor) -> Tensor:
@@ -59,7 +60,9 @@ class ClampedGate:
         return (up + 1) * (gate * torch.sigmoid(gate * self._activation.alpha))
 
 
-def _gated(kernels: Kernels, expert: Expert, activation: str | Clamped) -> Unary:
+def _inner(kernels: Kernels, expert: Expert, activation: str | Clamped) -> Unary:
+    if activation == UNGATED:
+        return activated(kernels.linear(expert.up, expert.up_bias), activation)
     if isinstance(activation, Clamped):
         return ClampedGate(kernels.linear(expert.up, expert.up_bias), activation)
     return kernels.gated(expert.up, expert.up_bias, activation)

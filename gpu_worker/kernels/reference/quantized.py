@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from gpu_worker.kernels.products import Linear, Unary, byte_scales_of
-from gpu_worker.kernels.reference.kernels import ACTIVATIONS, ReferenceKernels
+from gpu_worker.kernels.reference.activations import ACTIVATIONS
+from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.reference.rows import multiples, quantized, widened
 
 ALIGNED = 16

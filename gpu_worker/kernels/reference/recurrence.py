@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import silu, softplus
 
 from gpu_worker.kernels.attention import StepMetadata
-from gpu_worker.kernels.recurrence import Decay, Filters, StateCache
+from gpu_worker.kernels.recurrence import DeltaRule, Filters, StateCache, StateSpace
 
 EPSILON = 1e-6
 """Is added to the squared length of a query or key."""
@@ -16,17 +16,18 @@ EPSILON = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """What the delta rule reads of some rows' tokens, as many of each: [rows, tokens, heads, ...],
-    float32."""
+    """What the delta rule, or a state space, reads of some rows' tokens, as many of each: [rows, tokens,
+    heads, ...], float32."""
 
     query: Tensor
-    """Of the length that the rule says."""
+    """Of the length that the rule says; C of a state space."""
     key: Tensor
+    """B of a state space."""
     value: Tensor
     forget: Tensor
-    """g: the state is multiplied by exp(g) with each token."""
+    """g: the state is multiplied by exp(g) with each token. Of each row of a state, or one for all rows."""
     update: Tensor
-    """b: how much of what the state lacks is added to it."""
+    """b: how much of what the state lacks is added to it. Of a state space: how much of the value is."""
 
     def part(self, tokens: slice) -> "Tokens":
         """Some of the tokens of each row."""
@@ -55,27 +56,26 @@ class RecurrentStep:
         self._recur(cache.inputs, cache.block_size, advance)
         return out
 
-    def delta_rule(
-        self, qkv: Tensor, gates: Tensor, decay: Decay, cache: StateCache, tiled: bool = False
-    ) -> Tensor:
+    def delta_rule(self, qkv: Tensor, gates: Tensor, rule: DeltaRule, cache: StateCache) -> Tensor:
         """See `StepRecurrence.delta_rule`."""
-        shape = cache.shape
+        shape, decay = cache.shape, rule.decay
         assert cache.matrices is not None
         heads, size = shape.heads, shape.key_size
         values = heads * shape.value_size
         queries = (qkv.shape[1] - values) // 2
         wide, of_head = qkv.float(), torch.arange(heads, device=qkv.device)
         key_heads = queries // size
-        of_head = of_head % key_heads if tiled else of_head // (heads // key_heads)
+        of_head = of_head % key_heads if rule.tiled else of_head // (heads // key_heads)
         query, key = (
             _unit(each.view(len(each), -1, size))[:, of_head]
             for each in wide[:, : 2 * queries].chunk(2, dim=1)
         )
         query = query * size**-0.5
         value = wide[:, 2 * queries :].view(-1, heads, shape.value_size)
-        update, forget = gates.chunk(2, dim=1)
-        forget = decay.rate * softplus(forget + decay.bias)
-        every, out = (query, key, value, forget, update.sigmoid()), qkv.new_empty(value.shape)
+        update, forget = gates[:, :heads].sigmoid() * rule.update_scale, gates[:, heads:] + decay.bias
+        forget, rate = forget.view(len(forget), heads, -1), decay.rate[:, None]
+        forget = decay.bound * (-rate * forget).sigmoid() if decay.bound else rate * softplus(forget)
+        every, out = (query, key, value, forget, update), qkv.new_empty(value.shape)
 
         def advance(state: Tensor, places: Tensor) -> Tensor:
             results, state = self.apply_delta_rule(state, Tokens(*(each[places] for each in every)))
@@ -90,10 +90,44 @@ class RecurrentStep:
         key_size, value_size], before them."""
         results = torch.empty_like(tokens.value)
         for token in range(tokens.value.shape[1]):
-            key, state = tokens.key[:, token], state * tokens.forget[:, token, :, None, None].exp()
+            key, state = tokens.key[:, token], state * tokens.forget[:, token, ..., None].exp()
             missing = tokens.value[:, token] - torch.einsum("nhkv,nhk->nhv", state, key)
             change = missing * tokens.update[:, token, :, None]
             state = state + key[..., None] * change[..., None, :]
+            results[:, token] = torch.einsum("nhkv,nhk->nhv", state, tokens.query[:, token])
+        return results, state
+
+    def state_space(self, inputs: Tensor, steps: Tensor, space: StateSpace, cache: StateCache) -> Tensor:
+        """See `StepRecurrence.state_space`."""
+        shape = cache.shape
+        assert cache.matrices is not None
+        values = shape.heads * shape.value_size
+        keys = (inputs.shape[1] - values) // 2
+        value, key, query = torch.split(inputs.float(), [values, keys, keys], dim=1)
+        value = value.view(len(value), -1, shape.value_size)
+        of_head = torch.arange(shape.heads, device=inputs.device) // (shape.heads * shape.key_size // keys)
+        query, key = (each.view(len(each), -1, shape.key_size) for each in (query, key))
+        update = softplus(steps + space.decay.bias).clamp(space.shortest, space.longest)
+        forget, out = (space.decay.rate * update)[..., None], inputs.new_empty(value.shape)
+
+        def advance(state: Tensor, places: Tensor) -> Tensor:
+            # Each head's B and C, of a whole step, would take much memory.
+            read, written = query[places][:, :, of_head], key[places][:, :, of_head]
+            tokens = Tokens(read, written, value[places], forget[places], update[places])
+            results, state = self.apply_state_space(state, tokens)
+            out[places] = (results + space.skip[:, None] * tokens.value).to(out.dtype)
+            return state
+
+        self._recur(cache.matrices, cache.block_size, advance)
+        return out.flatten(1)
+
+    def apply_state_space(self, state: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        """As `apply_delta_rule`, of a state space: without what is skipped."""
+        results = torch.empty_like(tokens.value)
+        for token in range(tokens.value.shape[1]):
+            change = tokens.value[:, token] * tokens.update[:, token, :, None]
+            state = state * tokens.forget[:, token, ..., None].exp()
+            state = state + tokens.key[:, token, ..., None] * change[..., None, :]
             results[:, token] = torch.einsum("nhkv,nhk->nhv", state, tokens.query[:, token])
         return results, state
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpu_worker.models.families import (
+    delta_nets,
     experts,
     gemma,
     layer_norms,
@@ -16,13 +17,25 @@ from gpu_worker.models.families import (
     olmo,
     parallel,
     recurrent,
+    state_spaces,
 )
 from gpu_worker.models.families.family import Family
 from ops.runtime.classifier import ARCHITECTURE as CLASSIFIER
 
 __all__ = ["FAMILIES", "Family", "family_named", "family_of"]
 
-_GROUPS = (llama, gemma, olmo, experts, recurrent, layer_norms, parallel, linear_biases)
+_GROUPS = (
+    llama,
+    gemma,
+    olmo,
+    experts,
+    recurrent,
+    delta_nets,
+    state_spaces,
+    layer_norms,
+    parallel,
+    linear_biases,
+)
 
 FAMILIES: Mapping[str, Family] = {name: each for group in _GROUPS for name, each in group.FAMILIES.items()}
 """Families by the name of their architecture in config.json."""

@@ -13,7 +13,7 @@ _DEEPSEEK = Family(
     latent=Latent(),
 )
 _DEEPSEEK_EXPERTS = Experts(grouped=True, shared="mlp.shared_experts.")
-_DEEPSEEK_V3_EXPERTS = replace(
+DEEPSEEK_V3_EXPERTS = replace(
     _DEEPSEEK_EXPERTS,
     scoring_func="sigmoid",
     score_correction_bias="mlp.gate.e_score_correction_bias",
@@ -39,7 +39,7 @@ _GLM = Family(
     expects={"use_qk_norm": False},
     out_bias=False,
     mlp_bias=False,
-    experts=_DEEPSEEK_V3_EXPERTS,
+    experts=DEEPSEEK_V3_EXPERTS,
 )
 
 FAMILIES: Mapping[str, Family] = {
@@ -101,7 +101,7 @@ FAMILIES: Mapping[str, Family] = {
             "norm_topk_prob": True,
             "routed_scaling_factor": 1.8,
         },
-        experts=_DEEPSEEK_V3_EXPERTS,
+        experts=DEEPSEEK_V3_EXPERTS,
     ),
     "YoutuForCausalLM": replace(_DEEPSEEK, defaults={"rope_interleave": True, "tie_word_embeddings": True}),
     "Glm4MoeForCausalLM": replace(
@@ -112,7 +112,7 @@ FAMILIES: Mapping[str, Family] = {
         keys=_GLM.keys,
         mlp_bias=False,
         windowed=True,
-        experts=_DEEPSEEK_V3_EXPERTS,
+        experts=DEEPSEEK_V3_EXPERTS,
     ),
     "Qwen2MoeForCausalLM": Family(
         defaults={"use_sliding_window": False},
@@ -132,7 +132,7 @@ FAMILIES: Mapping[str, Family] = {
     "DeepseekV2ForCausalLM": replace(_DEEPSEEK, experts=replace(_DEEPSEEK_EXPERTS, normalized=False)),
     "DeepseekV3ForCausalLM": replace(
         _DEEPSEEK,
-        experts=_DEEPSEEK_V3_EXPERTS,
+        experts=DEEPSEEK_V3_EXPERTS,
     ),
     "GlmMoeDsaForCausalLM": replace(
         _DEEPSEEK,
@@ -149,7 +149,7 @@ FAMILIES: Mapping[str, Family] = {
             "indexer_rope_interleave": True,
         },
         latent=Latent(indexer="self_attn.indexer."),
-        experts=_DEEPSEEK_V3_EXPERTS,
+        experts=DEEPSEEK_V3_EXPERTS,
     ),
     "DeepseekV32ForCausalLM": replace(
         _DEEPSEEK,
@@ -160,6 +160,6 @@ FAMILIES: Mapping[str, Family] = {
             "index_head_dim": 128,
         },
         latent=Latent(indexer="self_attn.indexer."),
-        experts=_DEEPSEEK_V3_EXPERTS,
+        experts=DEEPSEEK_V3_EXPERTS,
     ),
 }

@@ -1,6 +1,6 @@
 """`Family`, an entry of the table of architectures, with the names of its checkpoint's tensors."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -50,8 +50,9 @@ class Experts:
     """Tensor of the router."""
     expert: str = "mlp.experts.{}."
     """Prefix of the tensors of an expert, with the expert's number."""
-    up: tuple[str, str] = ("gate_proj", "up_proj")
-    """Tensors of an expert's gate and up, after its prefix."""
+    up: tuple[str, ...] = ("gate_proj", "up_proj")
+    """Tensors of an expert's gate and up, after its prefix, or one name for both in one tensor. Without
+    gates: the name of up."""
     down: str = "down_proj"
     """Tensor of an expert's down, after its prefix."""
     normalized: bool | str = "norm_topk_prob"
@@ -70,6 +71,9 @@ class Experts:
     """Experts are those of gpt-oss: `products.Clamped`. They and the router have biases."""
     stacked: bool = False
     """A tensor may have all experts of a layer: see `stacked.py`."""
+    latent: tuple[str, str] | None = None
+    """Tensors of the projections from hidden states to the few dimensions that experts may work in
+    (moe_latent_size in config.json), and back. The shared expert reads hidden states."""
     shared: str = ""
     """Prefix of the tensors of the shared expert, which every token goes to. Empty: there is none."""
     shared_gate: str | None = None
@@ -92,6 +96,8 @@ class Latent:
     norm: str = "self_attn.kv_a_layernorm"
     up: str = "self_attn.kv_b_proj"
     """Projection from the compressed row to key and value of each head, head after head."""
+    gates: str | None = None
+    """Projection to a gate of each head, whose sigmoid its result is multiplied by. None: there are none."""
     indexer: str | None = None
     """Prefix of the tensors of a layer's indexer, which selects `index_topk` tokens to attend to. None:
     layers have no indexers."""
@@ -101,21 +107,80 @@ class Latent:
 class DeltaNet:
     """Gated delta nets: names of the checkpoint's tensors."""
 
-    inputs: tuple[str, str] = ("linear_attn.in_proj_qkv", "linear_attn.in_proj_z")
-    """Projections of queries, keys and values, and of the gates of results."""
+    qkv: tuple[str, ...] = ("linear_attn.in_proj_qkv",)
+    """Projections of queries, keys and values, or one name for all three in one tensor."""
+    output_gates: str = "linear_attn.in_proj_z"
+    """Projection to the gates of results."""
     inputs_by_head: str = "linear_attn.in_proj_qkvz"
-    """Both in one tensor, by key head."""
-    gates: tuple[str, str] = ("linear_attn.in_proj_b", "linear_attn.in_proj_a")
-    """Projections to what updates and decays are computed from."""
+    """These four in one tensor, by key head."""
+    updates: str = "linear_attn.in_proj_b"
+    """Projection to what updates are computed from."""
+    decays: str = "linear_attn.in_proj_a"
+    """Projection to what decays are computed from."""
     gates_by_head: str = "linear_attn.in_proj_ba"
-    """Both in one tensor, by key head."""
-    filters: str = "linear_attn.conv1d"
+    """These two in one tensor, by key head."""
+    filters: tuple[str, ...] = ("linear_attn.conv1d",)
+    """Of queries, keys and values, or one name for all three in one tensor."""
     decay_rate: str = "linear_attn.A_log"
     """Logarithm of the rate."""
     decay_bias: str = "linear_attn.dt_bias"
     norm: str = "linear_attn.norm"
     """Norm of each head's results."""
+    norm_eps: float | None = None
+    """Its epsilon. None: that of other norms."""
+    norm_float32: bool = False
+    """It multiplies in float32, as `rms_float32`."""
+    activation: Literal["silu", "sigmoid"] = "silu"
+    """Activation of the gates of results."""
     out: str = "linear_attn.out_proj"
+
+
+@dataclass(frozen=True, slots=True)
+class KimiDelta(DeltaNet):
+    """Kimi Delta Attention (Kimi Team 2025, "Kimi Linear", arXiv:2510.26692): names of the checkpoint's
+    tensors. Each dimension of a key has a decay of its own."""
+
+    qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    output_gates: str = "self_attn.g_proj"
+    updates: str = "self_attn.b_proj"
+    decays: str = "self_attn.f_proj"
+    filters: tuple[str, ...] = ("self_attn.q_conv1d", "self_attn.k_conv1d", "self_attn.v_conv1d")
+    decay_rate: str = "self_attn.A_log"
+    decay_bias: str = "self_attn.dt_bias"
+    norm: str = "self_attn.o_norm"
+    norm_float32: bool = True
+    activation: Literal["silu", "sigmoid"] = "sigmoid"
+    out: str = "self_attn.o_proj"
+    down: tuple[str, str] | None = None
+    """Projections from hidden states to the few numbers that `output_gates` and `decays` take. None: these
+    take hidden states."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mamba:
+    """State spaces as Mamba-2 has them (Dao and Gu 2024): names of the checkpoint's tensors after `prefix`,
+    and what is beside them."""
+
+    prefix: str = "mamba."
+    inputs: str = "in_proj"
+    """Projection to the gates of results, x, B, C and steps."""
+    filters: str = "conv1d"
+    decay_rate: str = "A_log"
+    """Logarithm of the rate."""
+    decay_bias: str = "dt_bias"
+    skip: str = "D"
+    norm: str = "norm"
+    """Norm of the results of each group's heads."""
+    normed: bool | str = True
+    """Results are normalized."""
+    norm_first: bool | str = False
+    """They are normalized before they are gated."""
+    out: str = "out_proj"
+    alone: bool = False
+    """A layer is such a one, attention, an MLP or experts, and nothing else. Its only norm is
+    `before_attention`."""
+    beside_attention: bool = False
+    """Each layer is such a one and attention, on the same inputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +223,15 @@ class Family:
     mlp_bias: bool | str = "mlp_bias"
     head_bias: bool = False
     gated: bool = True
-    """The MLP has gates: activation(gate) * up, then down. Otherwise it is up, activation, down."""
+    """The MLP and experts have gates: activation(gate) * up, then down. Otherwise they are up, activation,
+    down."""
     parallel: bool | str = False
     """Attention and MLP read the same residual stream, instead of the MLP after attention. They share a norm
     if there is no `before_mlp`."""
-    rotary: bool = True
+    rotary: bool | str = True
+    """Queries and keys have rotary embeddings. A string: the key of config.json that is "rope" then."""
+    rotary_by_base: bool = False
+    """If config.json has null for the base (rope_theta), there is no rotary embedding."""
     rotates_full_attention: bool = True
     """False: if some layers have windows, layers with full attention have no rotary embedding."""
     scales_queries: bool = False
@@ -190,18 +259,28 @@ class Family:
     the projection of queries."""
     experts: Experts | None = None
     latent: Latent | None = None
-    recurrent: DeltaNet | ShortConvolution | None = None
+    recurrent: DeltaNet | Mamba | ShortConvolution | None = None
     """Layers that `layer_types` does not name `full_attention` are such. None: all layers have attention."""
+    multipliers: Mapping[str, Sequence[tuple[str, ...]]] = field(default_factory=dict)
+    """Factors of a layer's weights, by tensor: the keys of config.json whose numbers are multiplied, for each
+    part of the tensor. `key.n`: number n of a list."""
+    recurrent_names: Names | None = None
+    """Names of layers that are recurrent. None: they are those of the other layers."""
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """Parts of names of tensors in some checkpoints, and what they are in the names above."""
     left_out: tuple[str, ...] = ()
     """Prefixes of the names of further tensors that are not loaded."""
 
     def canonical(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The values of config.json by canonical name, with the family's defaults for missing keys."""
+        """The values of config.json by canonical name, with the family's defaults for missing keys and for
+        those that are null."""
         renamed = {name: found for name, own in self.keys.items() if (found := _at(values, own)) is not None}
         given = {key: value for key, value in values.items() if value is not None}
-        canonical = {**self.defaults, **given, **renamed}
+        canonical = {**values, **self.defaults, **given, **renamed}
         if self.multi_query is True or canonical.get(str(self.multi_query)) is True:
             canonical["num_key_value_heads"] = 1
+        if isinstance(self.recurrent, Mamba) and self.recurrent.alone:
+            canonical |= _kinds_of_layers(canonical)
         return canonical
 
     def fitting(self, values: Mapping[str, Any]) -> "Family | None":
@@ -214,6 +293,21 @@ class Family:
         """Keys whose values are not those of `expects`."""
         found = self.canonical(values)
         return [key for key, value in self.expects.items() if (found.get(key) or None) != (value or None)]
+
+
+_PATTERN = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
+
+
+def _kinds_of_layers(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys by canonical name that follow from the kind of each layer, a list or Nemotron H's pattern."""
+    kinds, pattern = values.get("layer_types"), values.get("hybrid_override_pattern")
+    if kinds is None and isinstance(pattern, str):
+        kinds = [_PATTERN.get(letter, letter) for letter in pattern]
+    if not isinstance(kinds, list):
+        return {}
+    experts = ["sparse" if kind == "moe" else "dense" for kind in kinds]
+    count = values.get("num_hidden_layers", len(kinds))
+    return {"layer_types": kinds, "mlp_layer_types": experts, "num_hidden_layers": count}
 
 
 def _at(values: Mapping[str, Any], path: str) -> Any:

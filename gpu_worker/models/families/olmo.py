@@ -6,7 +6,7 @@ from dataclasses import replace
 from gpu_worker.models.families.family import Family
 from gpu_worker.models.families.gemma import PRE_AND_POST_NORMS
 
-_OLMO2 = Family(
+OLMO_2 = Family(
     names=replace(
         PRE_AND_POST_NORMS,
         before_attention=None,
@@ -21,12 +21,12 @@ _OLMO2 = Family(
 
 FAMILIES: Mapping[str, Family] = {
     "OlmoForCausalLM": Family(defaults={"norm_eps": 1e-5}, norm="layer_without_weight", mlp_bias=False),
-    "Olmo2ForCausalLM": _OLMO2,
+    "Olmo2ForCausalLM": OLMO_2,
     "Olmo3ForCausalLM": replace(
-        _OLMO2,
+        OLMO_2,
         keys={"rope_local_base_freq": "rope_theta"},
         defaults={
-            **_OLMO2.defaults,
+            **OLMO_2.defaults,
             "rope_theta": 5e5,
             "rope_local_base_freq": 5e5,
             "sliding_window_pattern": 4,
@@ -34,7 +34,7 @@ FAMILIES: Mapping[str, Family] = {
         windowed=True,
     ),
     "Exaone4ForCausalLM": Family(
-        names=_OLMO2.names,
+        names=OLMO_2.names,
         defaults={"rms_norm_eps": 1e-5, "sliding_window_pattern": 4},
         qkv_bias=False,
         out_bias=False,

@@ -22,7 +22,7 @@ from gpu_worker.kernels.attention import (
 )
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.products import Clamped, Expert, Linear, Mixture, Norm, Route, Routing, Unary
-from gpu_worker.kernels.recurrence import Decay, Filters, StateCache
+from gpu_worker.kernels.recurrence import DeltaRule, Filters, StateCache, StateSpace
 from gpu_worker.kernels.sampling import Allowed, Sampled, SamplingState
 
 PARTS = ("projections", "attention", "rotation and KV write", "norms", "embedding", "head", "sampling")
@@ -161,10 +161,12 @@ class _TimedStep:
         mixed: Tensor = self._timed("attention", self._step.convolve, inputs, filters, cache)
         return mixed
 
-    def delta_rule(
-        self, qkv: Tensor, gates: Tensor, decay: Decay, cache: StateCache, tiled: bool = False
-    ) -> Tensor:
-        mixed: Tensor = self._timed("attention", self._step.delta_rule, qkv, gates, decay, cache, tiled)
+    def delta_rule(self, qkv: Tensor, gates: Tensor, rule: DeltaRule, cache: StateCache) -> Tensor:
+        mixed: Tensor = self._timed("attention", self._step.delta_rule, qkv, gates, rule, cache)
+        return mixed
+
+    def state_space(self, inputs: Tensor, steps: Tensor, space: StateSpace, cache: StateCache) -> Tensor:
+        mixed: Tensor = self._timed("attention", self._step.state_space, inputs, steps, space, cache)
         return mixed
 
     def select(self, query: Tensor, weights: Tensor, cache: LayerCache, top_k: int) -> None:

@@ -98,7 +98,9 @@ def test_layers_of_different_sizes_take_what_the_worker_says(tmp_path: Path, mod
         kv_shape(published | {"layer_types": None})
 
 
-@pytest.mark.parametrize("name", ["Qwen3.5", "LFM2 MoE"])
+@pytest.mark.parametrize(
+    "name", ["Qwen3.5", "LFM2 MoE", "OLMo Hybrid", "Kimi Linear", "Ling 3", "Nemotron 3", "Mamba-2"]
+)
 def test_states_take_what_the_worker_says(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
@@ -108,7 +110,9 @@ def test_states_take_what_the_worker_says(
     assert plan(shape, 0, 1 << 30, 32, "int8", 64).block_bytes == bytes_per_block(config, 32, kv)
     assert main(["plan-memory", "--model", str(tmp_path)]) == 0
     said = capsys.readouterr().out
-    assert "a block, of 2 recurrent layers" in said
+    recurrent = config.recurrence.layers
+    assert f"a block, of {len(recurrent)} recurrent layers" in said
+    assert ("attention   none" in said) == (len(recurrent) == config.num_layers)
     assert f"of {shape.usual_block_size('bfloat16')} tokens" in said
 
 

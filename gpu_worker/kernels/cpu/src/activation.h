@@ -18,6 +18,15 @@ inline f32x16 each_lane(f32x16 x, const Function& function) {
 
 inline f32x16 sigmoid(f32x16 x) { return 1.0f / (1.0f + exp(-x)); }
 
+// log(1 + e^x), to about two units in the last place. With y = e^-|x|, log(1 + y) is 2 artanh(y / (2 + y)).
+inline f32x16 softplus(f32x16 x) {
+    const i32x16 positive = x > 0.0f;
+    const f32x16 y = exp(select(positive, -x, x)), part = y / (2.0f + y), square = part * part;
+    f32x16 poly = splat(2.0f / 13);
+    for (const float term : {2.0f / 11, 2.0f / 9, 2.0f / 7, 2.0f / 5, 2.0f / 3, 2.0f}) poly = poly * square + term;
+    return select(positive, x, f32x16{}) + poly * part;
+}
+
 inline f32x16 activate(Activation activation, f32x16 x) {
     switch (activation) {
         case Activation::silu:

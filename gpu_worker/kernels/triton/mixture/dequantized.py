@@ -15,7 +15,7 @@ from torch import Tensor
 from gpu_worker.kernels.products import Clamped
 from gpu_worker.kernels.triton.mixture.mixture import ExpertWeights, Own, multiply
 from gpu_worker.kernels.triton.mixture.pairs import RoutedPairs
-from gpu_worker.kernels.triton.norm import gated_product
+from gpu_worker.kernels.triton.norm import gated_product, squared
 
 DEQUANTIZED_PAIRS = 192
 """Pairs of an expert, on average, from which on experts are dequantized."""
@@ -43,13 +43,16 @@ def leave_outputs(
     ACTIVATION: tl.constexpr,
 ):
     """Store the results of a tile from its sums [outputs, pairs]. With an ACTIVATION these are of gates, and
-    `ups` are beside them. `biases`: the expert's."""
+    `ups` are beside them; if it is relu2, they are of ups. `biases`: the expert's."""
+    GATED: tl.constexpr = (ACTIVATION != "") & (ACTIVATION != "relu2")
     if biases is not None:
         sums += tl.load(biases + outs, mask=wanted, other=0.0).to(tl.float32)[:, None]
-        if ACTIVATION != "":
+        if GATED:
             ups += tl.load(biases + OUTPUTS + outs, mask=wanted, other=0.0).to(tl.float32)[:, None]
-    if ACTIVATION != "":
+    if GATED:
         sums = gated_product(sums, ups, alpha, limit, ACTIVATION)
+    elif ACTIVATION != "":
+        sums = squared(sums)
     else:
         sums = sums * tl.load(routing_weights + pairs, mask=real, other=0.0)
     results = out + targets * OUTPUTS + outs[:, None]

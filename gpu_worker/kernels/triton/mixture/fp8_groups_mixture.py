@@ -46,15 +46,16 @@ def multiply_tiles_groups(
     """As `multiply_tiles`; sums are [outputs, pairs], for weights are the left factor.
 
     weights [experts, outputs, SIZE] and scales [experts, groups, outputs]; with an ACTIVATION gates first,
-    then ups. GROUP: inputs of a group.
+    then ups; if it is relu2, ups alone. GROUP: inputs of a group.
     """
-    GATED: tl.constexpr = ACTIVATION != ""
+    FIRST: tl.constexpr = ACTIVATION != ""
+    GATED: tl.constexpr = (ACTIVATION != "") & (ACTIVATION != "relu2")
     WIDTH: tl.constexpr = 2 * OUTPUTS if GATED else OUTPUTS
     GROUPS: tl.constexpr = (SIZE + GROUP - 1) // GROUP
     tile = tiles + 3 * tl.program_id(1)
     expert = tl.load(tile).to(tl.int64)
     if expert >= 0:
-        pairs, real, rows_read, targets = own_pairs(tile, order, EXPERTS_PER_TOKEN, GATED, M)
+        pairs, real, rows_read, targets = own_pairs(tile, order, EXPERTS_PER_TOKEN, FIRST, M)
         outs = tl.program_id(0) * N + tl.arange(0, N)
         wanted = outs < OUTPUTS
         number = tl.arange(0, GROUP)

@@ -17,6 +17,7 @@ from gpu_worker.kernels.triton.mixture.mixture import (
     Tiling,
     TritonMixture,
     constants,
+    is_gated,
     own_pairs,
 )
 from gpu_worker.kernels.triton.mixture.pairs import RoutedPairs
@@ -57,14 +58,15 @@ def multiply_tiles_int4(
     """As `multiply_tiles`; sums are [outputs, pairs], for weights are the left factor.
 
     weights [experts, STRIPS, outputs, GROUP] and scales [experts, STRIPS, outputs]; with an ACTIVATION gates
-    first, then ups.
+    first, then ups; if it is relu2, ups alone.
     """
-    GATED: tl.constexpr = ACTIVATION != ""
+    FIRST: tl.constexpr = ACTIVATION != ""
+    GATED: tl.constexpr = (ACTIVATION != "") & (ACTIVATION != "relu2")
     WIDTH: tl.constexpr = 2 * OUTPUTS if GATED else OUTPUTS
     tile = tiles + 3 * tl.program_id(1)
     expert = tl.load(tile).to(tl.int64)
     if expert >= 0:
-        pairs, real, rows_read, targets = own_pairs(tile, order, EXPERTS_PER_TOKEN, GATED, M)
+        pairs, real, rows_read, targets = own_pairs(tile, order, EXPERTS_PER_TOKEN, FIRST, M)
         outs = tl.program_id(0) * N + tl.arange(0, N)
         wanted = outs < OUTPUTS
         number = tl.arange(0, GROUP)
@@ -136,7 +138,7 @@ class Int4ExpertWeights(DequantizedWeights):
         self, rows: Tensor, routed: RoutedPairs, out: Tensor, activation: str | Clamped | None
     ) -> None:
         outputs = out.shape[1]
-        chosen = unpacked_tiling(routed.rows, activation is not None, self._fp4)
+        chosen = unpacked_tiling(routed.rows, is_gated(activation), self._fp4)
         multiply_tiles_int4[(triton.cdiv(outputs, chosen.outputs), len(routed.tiles))](
             rows,
             routed.order,

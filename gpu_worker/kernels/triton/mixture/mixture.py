@@ -19,13 +19,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gpu_worker.kernels.products import Clamped, Expert
+from gpu_worker.kernels.products import UNGATED, Clamped, Expert
 from gpu_worker.kernels.reference.rows import FP8, quantized
 from gpu_worker.kernels.triton import gpu
 from gpu_worker.kernels.triton.formats.factors import factor
 from gpu_worker.kernels.triton.formats.fp8 import is_native, widen
 from gpu_worker.kernels.triton.mixture.pairs import RoutedPairs, sort_pairs
-from gpu_worker.kernels.triton.norm import gated_product
+from gpu_worker.kernels.triton.norm import gated_product, squared
 
 LEAST_PAIRS, MOST_PAIRS = 16, 128
 """Of a tile: what a product of matrices has at least, and what registers have room for as sums."""
@@ -58,16 +58,16 @@ def tiling(pairs: int, gated: bool, shared_memory: int) -> Tiling:
 
 
 @triton.jit
-def own_pairs(tile, order, EXPERTS_PER_TOKEN: tl.constexpr, GATED: tl.constexpr, M: tl.constexpr):
+def own_pairs(tile, order, EXPERTS_PER_TOKEN: tl.constexpr, FIRST: tl.constexpr, M: tl.constexpr):
     """Pairs [M] of a tile, whether each exists, the row that it reads, and the row that it writes.
 
-    GATED: it reads tokens and writes sorted pairs; otherwise it reads sorted pairs and writes pairs.
+    FIRST: it reads tokens and writes sorted pairs; otherwise it reads sorted pairs and writes pairs.
     """
     places = tl.load(tile + 1) + tl.arange(0, M)
     real = places < tl.load(tile + 2)
     pairs = tl.load(order + places, mask=real, other=0)
-    sources = pairs // EXPERTS_PER_TOKEN if GATED else places
-    targets = places if GATED else pairs
+    sources = pairs // EXPERTS_PER_TOKEN if FIRST else places
+    targets = places if FIRST else pairs
     return pairs, real, sources.to(tl.int64), targets.to(tl.int64)
 
 
@@ -98,14 +98,16 @@ def multiply_tiles(
     """Multiply each tile of pairs with weights of its expert, if it is one of `experts` from `first_expert`
     on. `weights`, `scales` and `biases` are of these.
 
-    With an ACTIVATION: hidden states of tokens by gates and ups [2 * OUTPUTS, SIZE], to sorted pairs. Without
-    one: sorted pairs by weights [OUTPUTS, SIZE], times the pair's routing weight, to pairs.
+    With an ACTIVATION: hidden states of tokens by gates and ups [2 * OUTPUTS, SIZE], to sorted pairs; if it
+    is relu2, by ups alone. Without one: sorted pairs by weights [OUTPUTS, SIZE], times the pair's routing
+    weight, to pairs.
     """
-    GATED: tl.constexpr = ACTIVATION != ""
+    FIRST: tl.constexpr = ACTIVATION != ""
+    GATED: tl.constexpr = (ACTIVATION != "") & (ACTIVATION != "relu2")
     tile = tiles + 3 * tl.program_id(1)
     expert = tl.load(tile).to(tl.int64) - first_expert
     if (expert >= 0) & (expert < experts):
-        pairs, real, sources, targets = own_pairs(tile, order, EXPERTS_PER_TOKEN, GATED, M)
+        pairs, real, sources, targets = own_pairs(tile, order, EXPERTS_PER_TOKEN, FIRST, M)
         outs = tl.program_id(0) * N + tl.arange(0, N)
         wanted = outs < OUTPUTS
         # First output of the expert in `weights`; a gated expert has a gate and an up for each output.
@@ -137,6 +139,8 @@ def multiply_tiles(
                 ]
         if GATED:
             sums = gated_product(sums, ups, alpha, limit, ACTIVATION)
+        elif FIRST:
+            sums = squared(sums)
         else:
             sums = sums * tl.load(routing_weights + pairs, mask=real, other=0.0)[:, None]
         at_out = out + targets[:, None] * OUTPUTS + outs[None, :]
@@ -240,7 +244,7 @@ def multiply(
     """See `ExpertWeights.multiply`. `own`: of the experts from `first_expert` on."""
     weights, scales, biases = own
     size, outputs = rows.shape[1], out.shape[1]
-    chosen = tiling(routed.rows, activation is not None, gpu.shared_memory(rows.device))
+    chosen = tiling(routed.rows, is_gated(activation), gpu.shared_memory(rows.device))
     width = min(chosen.outputs, max(16, triton.next_power_of_2(outputs)))
     multiply_tiles[(triton.cdiv(outputs, width), len(routed.tiles))](
         rows,
@@ -263,6 +267,11 @@ def multiply(
         num_warps=chosen.warps,
         num_stages=chosen.stages,
     )
+
+
+def is_gated(activation: str | Clamped | None) -> bool:
+    """Whether a product's outputs have gates beside them. `activation`: None for the product with down."""
+    return activation not in (None, UNGATED)
 
 
 def constants(routed: RoutedPairs, activation: str | Clamped | None) -> dict[str, Any]:

@@ -86,6 +86,13 @@ CASES["mxfp4, stacked"] = (
 CASES |= {
     "fp8, squares, delta nets": ("Qwen3.5", checkpoints.fp8(10, 12, "weight_scale_inv"), BLOCKS),
     "awq, delta nets by head": ("Qwen3 Next", checkpoints.awq(), {"quant_method": "awq", "group_size": 8}),
+    "fp8, squares, separate delta nets": ("OLMo Hybrid", checkpoints.fp8(10, 12, "weight_scale_inv"), BLOCKS),
+    "pack-quantized, Kimi": (
+        "Kimi Linear",
+        checkpoints.pack_quantized(),
+        compressed("pack-quantized", num_bits=4, strategy="group", group_size=8),
+    ),
+    "fp8, squares, Ling": ("Ling 3", checkpoints.fp8(10, 12, "weight_scale_inv"), BLOCKS),
     "bitsandbytes, short convolutions": (
         "LFM2",
         checkpoints.bitsandbytes(),
@@ -93,6 +100,9 @@ CASES |= {
     ),
 }
 CASES |= {
+    "fp8, state spaces": ("Nemotron 3", checkpoints.fp8(10, 12, "weight_scale_inv"), BLOCKS),
+    "fp8, multipliers": ("Falcon H1", checkpoints.fp8(10, 12, "weight_scale_inv"), BLOCKS),
+    "gptq, state spaces": ("Granite 4 H", checkpoints.gptq(), GPTQ),
     "fp8, squares, stacked": ("gpt-oss", checkpoints.fp8(10, 12, "weight_scale_inv"), BLOCKS),
     "fp8, outputs, stacked": ("gpt-oss", checkpoints.fp8(1), {"quant_method": "fbgemm_fp8"}),
 }
@@ -272,6 +282,11 @@ AS_CODES = {
         checkpoints.fp8(16, 32, "weight_scale_inv"),
         BLOCKS | {"weight_block_size": [16, 32]},
     ),
+    "fp8, squares, state spaces": (
+        "Nemotron H",
+        checkpoints.fp8(16, 32, "weight_scale_inv"),
+        BLOCKS | {"weight_block_size": [16, 32]},
+    ),
     "mxfp8-quantized": CASES["mxfp8-quantized"],
     "int-quantized, groups": CASES["int-quantized, groups"],
     "gptq, 8 bits": CASES["gptq, 8 bits"],
@@ -331,6 +346,18 @@ def test_codes_stay_so_by_default(tmp_path: Path, name: str, caplog: pytest.LogC
         assert "100 % stay as they are" in caplog.text
         rounds = isinstance(kernels, KeptKernels) and not name.startswith(FLOATS)
         assert (found - expected).norm() < (0.15 if rounds else 1e-5) * expected.norm()
+
+
+def test_products_with_multipliers_are_dequantized(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Of Falcon H1 only the MLP's up has none, but it is one product with its gate."""
+    encoder, config = AS_CODES["fp8, squares"][1:]
+    architecture, changes = MODELS["Falcon H1"]
+    random_model(architecture, changes | WIDE).save_pretrained(tmp_path / "source")
+    stored, meant = checkpoints.write(tmp_path / "source", tmp_path, encoder, config)
+    caplog.set_level(logging.INFO, logger="gpu_worker")
+    found, expected = (logits_of(directory, KeptReference()) for directory in (stored, meant))
+    assert " 0 % stay as they are" in caplog.text
+    assert (found - expected).norm() < 1e-5 * expected.norm()
 
 
 def logits_of(directory: Path, kernels: Kernels) -> torch.Tensor:

@@ -113,7 +113,69 @@ DELTA = {
     "linear_num_value_heads": 4,
     "initializer_range": 0.12,  # with larger weights small differences grow from layer to layer
 }
+KIMI = LATENT | {
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "linear_head_dim": 20,
+    "linear_num_heads": 2,
+    "q_lora_rank": None,
+    "num_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "n_shared_experts": 2,
+    "n_group": 4,
+    "topk_group": 2,
+    "initializer_range": 0.12,
+}
+LING = KIMI | {"head_dim": 20, "n_shared_experts": 1, "first_k_dense_replace": 1}
 SHORT = {"layer_types": ["conv", "full_attention", "conv"], "conv_bias": True}
+NEMOTRON = {
+    "layers_block_type": ["linear_attention", "mlp", "full_attention", "linear_attention"],
+    "head_dim": 16,
+    "mamba_num_heads": 4,
+    "mamba_head_dim": 20,
+    "n_groups": 2,
+    "ssm_state_size": 12,
+    "time_step_min": 0.5,
+}
+NEMOTRON_3 = NEMOTRON | {
+    "layers_block_type": ["linear_attention", "moe", "full_attention", "moe", "linear_attention"],
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "moe_shared_expert_intermediate_size": 40,
+    "routed_scaling_factor": 1.7,
+    "n_group": 4,
+    "topk_group": 2,
+    "use_conv_bias": False,
+}
+BAMBA = {
+    "mamba_n_heads": 4,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 12,
+    "time_step_limit": [0.3, 1.2],
+    "mamba_proj_bias": True,
+}
+FALCON_H1 = BAMBA | {
+    "mamba_proj_bias": False,
+    "mamba_d_ssm": 48,
+    "embedding_multiplier": 3.0,
+    "lm_head_multiplier": 0.6,
+    "ssm_in_multiplier": 1.2,
+    "ssm_out_multiplier": 0.7,
+    "ssm_multipliers": [0.9, 1.1, 0.6, 1.4, 0.8],
+    "attention_in_multiplier": 1.3,
+    "attention_out_multiplier": 0.9,
+    "key_multiplier": 0.5,
+    "mlp_multipliers": [0.8, 0.6],
+}
+GRANITE = BAMBA | {
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "embedding_multiplier": 6.0,
+    "residual_multiplier": 0.22,
+    "attention_multiplier": 0.2,
+    "logits_scaling": 3.0,
+    "shared_intermediate_size": 40,
+}
 SHARP = YARN | {"mscale": 1.0, "mscale_all_dim": 0.8}
 BLOOM = {
     "num_attention_heads": 6,
@@ -211,6 +273,17 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "Qwen3.5": ("Qwen3_5ForCausalLM", DELTA),
     "Qwen3 Next": ("Qwen3NextForCausalLM", DELTA | EXPERTS | {"shared_expert_intermediate_size": 40}),
     "LFM2": ("Lfm2ForCausalLM", SHORT | {"block_multiple_of": 8, "seed": 1}),
+    "OLMo Hybrid": ("OlmoHybridForCausalLM", DELTA | {"rope_parameters": {"rope_theta": None}}),
+    "Kimi Linear": ("KimiLinearForCausalLM", KIMI),
+    "Ling 3": ("BailingHybridForCausalLM", LING),
+    "Nemotron H": ("NemotronHForCausalLM", NEMOTRON | {"use_bias": True}),
+    "Nemotron 3": ("NemotronHForCausalLM", NEMOTRON_3),
+    "Falcon H1": ("FalconH1ForCausalLM", FALCON_H1),
+    "Granite 4 H": ("GraniteMoeHybridForCausalLM", GRANITE | {"num_local_experts": 0, "mamba_n_groups": 1}),
+    "Granite 4 H, experts": (
+        "GraniteMoeHybridForCausalLM",
+        GRANITE | {"num_local_experts": 5, "position_embedding_type": "rope", "attention_bias": True},
+    ),
 }
 
 ALIKE: dict[str, tuple[str, dict[str, Any]]] = {
@@ -289,6 +362,27 @@ ALIKE: dict[str, tuple[str, dict[str, Any]]] = {
         "Lfm2MoeForCausalLM",
         EXPERTS | SHORT | {"use_expert_bias": False, "num_dense_layers": 1, "norm_topk_prob": False},
     ),
+    "Nemotron 3, latent experts": ("NemotronHForCausalLM", NEMOTRON_3 | {"moe_latent_size": 20}),
+    "Bamba": ("BambaForCausalLM", BAMBA | {"attn_layer_indices": [1], "mlp_bias": True}),
+    "Mamba-2": (
+        "Mamba2ForCausalLM",
+        {
+            "num_heads": 4,
+            "head_dim": 16,
+            "n_groups": 2,
+            "state_size": 12,
+            "time_step_limit": [0.3, 1.2],
+            "max_position_embeddings": 128,
+        },
+    ),
+    "Falcon H1, norm first": (
+        "FalconH1ForCausalLM",
+        FALCON_H1 | {"mamba_rms_norm": True, "mamba_conv_bias": False, "mamba_n_groups": 1},
+    ),
+    "Falcon H1, norm last": (
+        "FalconH1ForCausalLM",
+        FALCON_H1 | {"mamba_rms_norm": True, "mamba_norm_before_gate": False},
+    ),
     "GLM": ("GlmForCausalLM", {"head_dim": 16, "attention_bias": True, "seed": 1}),
     "GLM 4": ("Glm4ForCausalLM", {"head_dim": 16}),
     "OLMo": ("OlmoForCausalLM", {"clip_qkv": 0.5}),
@@ -297,6 +391,18 @@ ALIKE: dict[str, tuple[str, dict[str, Any]]] = {
     "GPT-J": ("GPTJForCausalLM", GPT | {"rotary_dim": 4}),
     "GPT BigCode": ("GPTBigCodeForCausalLM", GPT | {"seed": 4}),
     "GPT BigCode, all heads": ("GPTBigCodeForCausalLM", GPT | {"multi_query": False}),
+    "OLMo Hybrid, rotary": (
+        "OlmoHybridForCausalLM",
+        DELTA | {"linear_allow_neg_eigval": False, "attention_bias": True, "seed": 3},
+    ),
+    "Ling 3, no bound, YaRN": (
+        "BailingHybridForCausalLM",
+        LING | {"kda_safe_gate": False, "attention_bias": True, "rope_parameters": SHARP},
+    ),
+    "Kimi Linear, compressed queries": (
+        "KimiLinearForCausalLM",
+        KIMI | {"q_lora_rank": 20, "norm_topk_prob": False, "attention_bias": True},
+    ),
 }
 """Models that use no feature of a back end that `MODELS` does not use: they are tested over one C++ back
 end."""
@@ -313,6 +419,8 @@ def random_model(architecture: str, changes: dict[str, Any]) -> Any:
     code: Any = sys.modules[kind.__module__]
     if hasattr(code, "torch_recurrent_gated_delta_rule"):  # token after token, which loses less to rounding
         code.torch_chunk_gated_delta_rule = code.torch_recurrent_gated_delta_rule
+    if hasattr(code, "recurrent_kimi_delta_attention"):
+        code.chunk_kimi_delta_attention = code.recurrent_kimi_delta_attention
     model = kind(config).eval()
     for name, parameter in model.named_parameters():
         if name.endswith(("gate_up_proj_bias", "down_proj_bias", "sinks")):
@@ -379,7 +487,23 @@ def check(make: Any, found: Any, number: int) -> None:
     assert len(set(sequences[0].tokens[len(PROMPT) :])) > 4, "a model that repeats itself shows little"
 
 
-@pytest.mark.parametrize("name", ["Llama", "OLMo 2", "Gemma 3", "GPT-NeoX", "Qwen3 MoE", "BLOOM", "Granite"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Llama",
+        "OLMo 2",
+        "Gemma 3",
+        "GPT-NeoX",
+        "Qwen3 MoE",
+        "BLOOM",
+        "Granite",
+        "OLMo Hybrid",
+        "Kimi Linear",
+        "Ling 3",
+        "Nemotron H",
+        "Falcon H1",
+    ],
+)
 def test_in_bfloat16(make: Any, kernels: Kernels, models: Any, name: str) -> None:
     """As close to float32 as transformers is in bfloat16."""
     if isinstance(kernels, MatrixUnitKernels) and NO_ONEDNN_BFLOAT16:
@@ -410,6 +534,14 @@ OLD: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": ...,
     },
     "GPT-NeoX": {"rotary_pct": 0.25, "rotary_emb_base": 10000},
+    "Bamba": {"rope_theta": 10000.0},
+    "Granite 4 H": {"layer_types": ["mamba", "attention", "mamba"], "time_step_limit": [0.3, 1.2]},
+    "Nemotron 3": {
+        "layers_block_type": ...,
+        "hybrid_override_pattern": "ME*EM",
+        "num_hidden_layers": 5,
+        "time_step_limit": [0.0, float("inf")],
+    },
     "Phi-3, long": {
         "rope_theta": 10000.0,
         "original_max_position_embeddings": 64,

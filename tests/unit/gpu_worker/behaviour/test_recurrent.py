@@ -17,11 +17,13 @@ from gpu_worker.kernels.cpu.kernels import CpuKernels
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.models.config import read_config
-from gpu_worker.models.registry import load_model
+from gpu_worker.models.registry import check_split, load_model
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.load import load
 from gpu_worker.step.drafter import load_draft
 from gpu_worker.step.runner import Runner
+from ops.kv_memory import kv_shape
+from ops.kv_memory import read_config as plan_config
 from proto.sampling import greedy
 from scheduler_svc.core.capabilities import partial_blocks
 from scheduler_svc.core.request import BeamSearch, Request
@@ -30,14 +32,14 @@ from tests.support.closed_loop import ClosedLoop
 from tests.unit.gpu_worker.behaviour.test_families import ALIKE, MODELS, PROMPT, random_model
 from tests.unit.gpu_worker.conftest import CPU, Driver, make_runner, new_slot, plan, sampled
 
-NAMES = ["Qwen3.5", "LFM2"]
+NAMES = ["Qwen3.5", "LFM2", "OLMo Hybrid", "Kimi Linear", "Ling 3", "Nemotron H", "Falcon H1", "Mamba-2"]
 BLOCK_SIZE = 8
 
 
 @pytest.fixture(scope="module", params=NAMES)
 def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("recurrent")
-    random_model(*MODELS[request.param]).save_pretrained(path)
+    random_model(*(MODELS | ALIKE)[request.param]).save_pretrained(path)
     return path
 
 
@@ -237,6 +239,32 @@ def test_a_published_file_has_other_parts_and_stacked_experts(tmp_path: Path, na
             "linear_num_value_heads: 3 are no multiple of 2 key heads",
         ),
         ("LFM2", {"layer_types": None, "full_attn_idxs": 5}, "full_attn_idxs: a list is needed, not 5"),
+        ("Nemotron 3", {"layers_block_type": ["sparse"] * 5}, "layer_types: 'sparse' is not supported"),
+        ("Nemotron H", {"layers_block_type": None}, "num_hidden_layers: a positive integer is needed"),
+        (
+            "Nemotron H",
+            {"layers_block_type": None, "hybrid_override_pattern": "M?"},
+            "layer_types: '[?]' is not supported",
+        ),
+        (
+            "Nemotron H",
+            {"mamba_hidden_act": "gelu"},
+            "mamba_hidden_act: the convolution's activation is silu",
+        ),
+        (
+            "Granite 4 H",
+            {"hidden_act": "gelu"},
+            "hidden_act: the convolution's activation is silu, not 'gelu'",
+        ),
+        ("Granite 4 H", {"mamba_n_groups": 3}, "mamba_n_groups: 3 groups do not divide 4 heads"),
+        ("Granite 4 H", {"time_step_limit": [1.0]}, "time_step_limit: two numbers are needed"),
+        ("Granite 4 H", {"time_step_limit": [2, 1]}, "time_step_limit: two numbers are needed"),
+        (
+            "Granite 4 H",
+            {"mamba_d_head": "auto", "mamba_n_heads": 7},
+            "mamba_n_heads: 7 heads do not divide 64 dimensions",
+        ),
+        ("Falcon H1", {"ssm_multipliers": [1.0] * 4}, "ssm_multipliers: more than 4 numbers are needed"),
         ("LFM2", {"conv_L_cache": 0}, "conv_L_cache: a positive integer is needed"),
     ],
 )
@@ -249,6 +277,45 @@ def test_configurations_that_make_no_sense(
     path.write_text(json.dumps(values | changes))
     with pytest.raises(ModelError, match=message):
         read_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "keys"),
+    [
+        ("Nemotron H", {"mlp_bias": True}, "mlp_bias"),
+        ("Falcon H1", {"mamba_proj_bias": True, "projectors_bias": True}, "mamba_proj_bias, projectors_bias"),
+    ],
+)
+def test_what_else_transformers_has_is_refused_by_the_keys(
+    tmp_path: Path, name: str, changes: dict[str, Any], keys: str
+) -> None:
+    architecture, values = MODELS[name]
+    random_model(architecture, values | changes).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=f"unlike other models of its family in {keys}"):
+        load_model(tmp_path, CPU, native())
+
+
+def test_heads_of_a_group_that_is_not_split(tmp_path: Path) -> None:
+    random_model(*MODELS["Granite 4 H"]).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="QUIRE_TENSOR_PARALLEL=2: the recurrent layers cannot be split"):
+        check_split(tmp_path, 2)
+
+
+def test_a_model_without_attention_has_no_keys_of_it(tmp_path: Path) -> None:
+    random_model(*ALIKE["Mamba-2"]).save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    values = json.loads(path.read_text())
+    for key in (
+        "num_attention_heads",
+        "num_key_value_heads",
+        "intermediate_size",
+        "max_position_embeddings",
+    ):
+        del values[key]
+    path.write_text(json.dumps(values))
+    config = load_model(tmp_path, CPU, native()).config
+    assert (config.pages, config.max_position) == ((), 2048)
+    assert kv_shape(plan_config(tmp_path)).kind == "none"
 
 
 def test_layers_with_attention_by_their_numbers(tmp_path: Path) -> None:

@@ -46,6 +46,13 @@ SPLIT = [
     ("Qwen3.5", 2),
     ("Qwen3 Next", 2),
     ("LFM2", 2),
+    ("Kimi Linear", 2),
+    ("Ling 3", 2),
+    ("Nemotron H", 2),
+    ("Nemotron 3", 2),
+    ("Nemotron 3, latent experts", 2),
+    ("Granite 4 H, experts", 2),
+    ("Falcon H1", 2),
 ]
 LENGTH = len(PROMPT) + 64
 
@@ -169,3 +176,5 @@ def test_what_cannot_be_split_is_refused(directory: Any) -> None:
         rank_config(read_config(directory("Falcon, two norms")), 4)
     with pytest.raises(ModelError, match="=2: Olmo2ForCausalLM has norms over all heads"):
         rank_config(read_config(directory("OLMo 2")), 2)
+    with pytest.raises(ModelError, match="=2: OlmoHybridForCausalLM has norms over all heads"):
+        rank_config(read_config(directory("OLMo Hybrid")), 2)

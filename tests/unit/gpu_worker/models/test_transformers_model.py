@@ -209,7 +209,11 @@ def load(directory: Path, positions: int = 0) -> Any:
         ),
         ("MambaForCausalLM", {"state_size": 4}, "not every layer of it has attention"),
         ("DiffLlamaForCausalLM", {}, "a layer of it attends more than once"),
-        ("FalconH1ForCausalLM", {"mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8}, "each other|run"),
+        (
+            "FalconH1ForCausalLM",
+            {"mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8, "attention_bias": True},
+            "each other|run",
+        ),
     ],
 )
 def test_what_cannot_be_paged_is_refused(

@@ -104,5 +104,24 @@ def test_a_recurrent_layer_reads_and_writes_states_instead() -> None:
     assert delta.state.block_bytes == 4 * numbers
     assert found.kv_bytes == 17 * 24 + 2 * 2 * 2 * 4 * numbers
     assert found.attention_operations == 4 * 8 * (10 + 5 + 6 + 7) + 6 * 2 * numbers * 4
+    by_row = replace(delta, by_row=True, rank=6)
+    down, up = 2 * 6 * 8, 6 * 20 + 6 * 4 * 3
+    assert by_row.weights(8) == 8 * (32 + 4) + down + up + 20 * 8
     short = work(replace(CONFIG, recurrence=RecurrentConfig(frozenset({0}), 3, 8)), 2, 24, [1], [1])
     assert short.weight_bytes == (3 * mlp + 2 * (LAYER - mlp) + 4 * 8 * 8 + HEAD) * 2
+
+
+def test_layers_may_have_one_part_alone_or_attention_and_a_recurrence() -> None:
+    """A state space of 2 groups of 3 numbers and 4 heads of 5: 32 channels."""
+    space = RecurrentConfig(
+        frozenset({0}), 4, 32, key_heads=2, heads=4, key_size=3, value_size=5, gates=1, alone=frozenset({2})
+    )
+    mlp, attention, recurrent = 3 * 8 * 20, 8 * (8 + 4 + 4) + 8 * 8, 8 * (20 + 32 + 4) + 20 * 8
+    found = work(replace(CONFIG, recurrence=space), 2, 24, [1], [10])
+    assert found.weight_bytes == (mlp + attention + recurrent + HEAD) * 2
+    assert found.kv_bytes == 10 * 24 + 2 * space.state.block_bytes
+    both = replace(space, layers=frozenset({0, 1, 2}), alone=None, beside_attention=True)
+    found = work(replace(CONFIG, recurrence=both), 2, 24, [1], [10])
+    assert found.weight_bytes == (3 * (mlp + attention + recurrent) + HEAD) * 2
+    assert found.kv_bytes == 10 * 24 + 3 * 2 * space.state.block_bytes
+    assert found.attention_operations == 3 * (4 * 8 * 10 + 6 * space.state.block_bytes // 4)

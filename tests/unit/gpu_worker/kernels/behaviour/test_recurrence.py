@@ -15,7 +15,7 @@ from gpu_worker.kernels.attention import StepAttention, StepMetadata
 from gpu_worker.kernels.cpu.attention import Attention
 from gpu_worker.kernels.cpu.layers import Multiply
 from gpu_worker.kernels.kv_sizes import StateShape
-from gpu_worker.kernels.recurrence import Decay, Filters, StateCache
+from gpu_worker.kernels.recurrence import Decay, DeltaRule, Filters, StateCache, StateSpace
 from gpu_worker.kernels.reference.attention import ReferenceStep
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.triton.recurrence import ChunkedStep
@@ -34,6 +34,7 @@ class Chunked(ReferenceStep, ChunkedStep):
     """As on GPUs."""
 
     apply_delta_rule = ChunkedStep.apply_delta_rule
+    apply_state_space = ChunkedStep.apply_state_space
 
 
 @pytest.fixture(params=["reference", "in chunks", "native"])
@@ -135,42 +136,59 @@ class Delta:
 
     qkv: Tensor
     gates: Tensor
-    decay: Decay
+    rule: DeltaRule
     shape: StateShape
     results: Tensor
     after: list[Tensor]
 
 
 def delta(
-    texts: Texts, key_heads: int, heads: int, key_size: int, value_size: int, dtype: torch.dtype
+    texts: Texts,
+    key_heads: int,
+    heads: int,
+    key_size: int,
+    value_size: int,
+    dtype: torch.dtype,
+    by_row: bool = False,
+    update_scale: float = 1.0,
+    bound: float = 0.0,
 ) -> Delta:
     generator, tokens = torch.Generator().manual_seed(heads), texts.whole[-1].stop
     queries, values = key_heads * key_size, heads * value_size
     qkv = torch.randn(tokens, 2 * queries + values, generator=generator).to(dtype)
-    gates = torch.randn(tokens, 2 * heads, generator=generator)
-    rate, bias = -torch.rand(heads, generator=generator), torch.randn(heads, generator=generator)
+    decays = heads * key_size if by_row else heads
+    gates = torch.randn(tokens, heads + decays, generator=generator)
+    rate, bias = -torch.rand(heads, generator=generator), torch.randn(decays, generator=generator)
     rate[0] *= 200  # forgets nearly all, or all, with a token
+    bias[-1] -= 30  # forgets nearly nothing
+    bias[decays // 2] += 30
     query, key, value = qkv.double().split([queries, queries, values], dim=1)
     query, key = (
         (each / (each.square().sum(-1, keepdim=True) + 1e-6).sqrt()).repeat_interleave(heads // key_heads, 1)
         for each in (query.unflatten(1, (-1, key_size)), key.unflatten(1, (-1, key_size)))
     )
     value = value.unflatten(1, (heads, value_size))
-    forget = (rate.double() * torch.nn.functional.softplus(gates[:, heads:].double() + bias.double())).exp()
-    update = gates[:, :heads].double().sigmoid()
+    numbers, rates = (
+        (gates[:, heads:].double() + bias.double()).view(tokens, heads, -1),
+        rate.double()[:, None],
+    )
+    unbounded = rates * torch.nn.functional.softplus(numbers)
+    forget = (bound * (-rates * numbers).sigmoid() if bound else unbounded).exp()
+    update = update_scale * gates[:, :heads].double().sigmoid()
     results, after = torch.empty(tokens, heads, value_size, dtype=torch.float64), []
     for text in texts.whole:
         state = torch.zeros(heads, key_size, value_size, dtype=torch.float64)
         states = [state]
         for token in range(text.start, text.stop):
-            state = state * forget[token, :, None, None]
+            state = state * forget[token, ..., None]
             missing = value[token] - (state * key[token][..., None]).sum(1)
             state = state + key[token][..., None] * (missing * update[token, :, None])[:, None]
             results[token] = (state * query[token][..., None]).sum(1) * key_size**-0.5
             states.append(state)
         after.append(torch.stack(states))
     shape = StateShape(3, qkv.shape[1], heads, key_size, value_size)
-    return Delta(qkv, gates, Decay(rate, bias), shape, results.flatten(1), after)
+    rule = DeltaRule(Decay(rate, bias, bound), update_scale)
+    return Delta(qkv, gates, rule, shape, results.flatten(1), after)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES)
@@ -178,6 +196,10 @@ def delta(
 @pytest.mark.parametrize(
     ("key_heads", "heads", "key_size", "value_size"),
     [(1, 1, 1, 1), (2, 4, 21, 40), (1, 2, 64, 64), (2, 2, 16, 33)],
+)
+@pytest.mark.parametrize(
+    ("by_row", "update_scale", "bound"),
+    [(False, 1.0, 0.0), (False, 2.0, -3.0), (True, 1.0, 0.0), (True, 1.0, -5.0)],
 )
 def test_delta_rule(
     begin: Begin,
@@ -187,13 +209,16 @@ def test_delta_rule(
     value_size: int,
     block_size: int,
     dtype: torch.dtype,
+    by_row: bool,
+    update_scale: float,
+    bound: float,
 ) -> None:
     texts = make(block_size)
-    layer = delta(texts, key_heads, heads, key_size, value_size, dtype)
+    layer = delta(texts, key_heads, heads, key_size, value_size, dtype, by_row, update_scale, bound)
     matrices = torch.empty(blocks_of(texts), heads, key_size, value_size)
     texts.fill(matrices, layer.after)
     cache = StateCache(layer.shape, block_size, torch.empty(0), matrices)
-    out = begin(texts.step).delta_rule(texts.own(layer.qkv), texts.own(layer.gates), layer.decay, cache)
+    out = begin(texts.step).delta_rule(texts.own(layer.qkv), texts.own(layer.gates), layer.rule, cache)
     assert out.dtype == dtype
     assert_close(out.double(), texts.own(layer.results), atol=TOLERANCES[dtype], rtol=TOLERANCES[dtype])
     texts.check(matrices, layer.after, 1e-5)
@@ -204,26 +229,102 @@ def test_heads_of_values_may_lie_apart(begin: Begin) -> None:
     texts, sizes = make(16), (2, 6, 8, 5)
     layer, order = delta(texts, *sizes, torch.float32), torch.arange(6).view(2, 3).T.flatten()
 
-    def compute(qkv: Tensor, gates: Tensor, decay: Decay, tiled: bool) -> Tensor:
+    def compute(qkv: Tensor, gates: Tensor, rule: DeltaRule) -> Tensor:
         matrices = torch.zeros(blocks_of(texts), *sizes[1:])
         cache = StateCache(layer.shape, 16, torch.empty(0), matrices)
-        return begin(texts.step).delta_rule(qkv, gates, decay, cache, tiled).unflatten(1, (6, 5))
+        return begin(texts.step).delta_rule(qkv, gates, rule, cache).unflatten(1, (6, 5))
 
     qkv, gates = texts.own(layer.qkv), texts.own(layer.gates)
     moved = torch.cat((qkv[:, :32], qkv[:, 32:].unflatten(1, (6, 5))[:, order].flatten(1)), dim=1)
-    decay = Decay(layer.decay.rate[order], layer.decay.bias[order])
-    apart = compute(moved, gates.unflatten(1, (2, 6))[:, :, order].flatten(1), decay, True)
-    assert_close(apart, compute(qkv, gates, layer.decay, False)[:, order], atol=1e-6, rtol=1e-6)
+    decay = Decay(layer.rule.decay.rate[order], layer.rule.decay.bias[order])
+    gates_moved = gates.unflatten(1, (2, 6))[:, :, order].flatten(1)
+    apart = compute(moved, gates_moved, DeltaRule(decay, tiled=True))
+    assert_close(apart, compute(qkv, gates, layer.rule)[:, order], atol=1e-6, rtol=1e-6)
+
+
+@dataclass(frozen=True)
+class Space:
+    """A layer's tokens, and what comes of them."""
+
+    inputs: Tensor
+    steps: Tensor
+    weights: StateSpace
+    shape: StateShape
+    results: Tensor
+    after: list[Tensor]
+
+
+def space(texts: Texts, groups: int, heads: int, key_size: int, value_size: int, dtype: torch.dtype) -> Space:
+    generator, tokens = torch.Generator().manual_seed(heads), texts.whole[-1].stop
+    keys, values = groups * key_size, heads * value_size
+    inputs = torch.randn(tokens, values + 2 * keys, generator=generator).to(dtype)
+    steps = 2 * torch.randn(tokens, heads, generator=generator)
+    rate, bias, skip = (torch.randn(heads, generator=generator) for _ in range(3))
+    rate = -rate.exp()
+    rate[0] *= 200  # forgets nearly all, or all, with a token
+    value, key, query = inputs.double().split([values, keys, keys], dim=1)
+    value = value.unflatten(1, (heads, value_size))
+    key, query = (
+        each.unflatten(1, (groups, key_size)).repeat_interleave(heads // groups, 1) for each in (key, query)
+    )
+    step = torch.nn.functional.softplus(steps.double() + bias.double()).clamp(0.2, 1.5)
+    assert 0 < (step == 0.2).sum() < step.numel() / 2
+    assert 0 < (step == 1.5).sum() < step.numel() / 2
+    results, after = torch.empty(tokens, heads, value_size, dtype=torch.float64), []
+    for text in texts.whole:
+        state = torch.zeros(heads, key_size, value_size, dtype=torch.float64)
+        states = [state]
+        for token in range(text.start, text.stop):
+            state = state * (rate.double() * step[token]).exp()[:, None, None]
+            state = state + key[token][..., None] * (step[token, :, None] * value[token])[:, None]
+            results[token] = (state * query[token][..., None]).sum(1) + skip.double()[:, None] * value[token]
+            states.append(state)
+        after.append(torch.stack(states))
+    shape = StateShape(3, inputs.shape[1], heads, key_size, value_size)
+    weights = StateSpace(Decay(rate, bias), skip, 0.2, 1.5)
+    return Space(inputs, steps, weights, shape, results.flatten(1), after)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES)
-def test_a_token_has_the_same_bits_in_any_chunk(native: ctypes.CDLL, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("block_size", [1, 7, 128])
+@pytest.mark.parametrize(
+    ("groups", "heads", "key_size", "value_size"),
+    [(1, 1, 1, 1), (2, 4, 21, 40), (1, 2, 64, 64), (2, 2, 16, 33)],
+)
+def test_state_space(
+    begin: Begin,
+    groups: int,
+    heads: int,
+    key_size: int,
+    value_size: int,
+    block_size: int,
+    dtype: torch.dtype,
+) -> None:
+    texts = make(block_size)
+    layer = space(texts, groups, heads, key_size, value_size, dtype)
+    matrices = torch.empty(blocks_of(texts), heads, key_size, value_size)
+    texts.fill(matrices, layer.after)
+    cache = StateCache(layer.shape, block_size, torch.empty(0), matrices)
+    out = begin(texts.step).state_space(texts.own(layer.inputs), texts.own(layer.steps), layer.weights, cache)
+    assert out.dtype == dtype
+    expected = texts.own(layer.results)
+    tolerance = TOLERANCES[dtype] * max(1.0, float(expected.abs().max()) / 8)
+    assert_close(out.double(), expected, atol=tolerance, rtol=TOLERANCES[dtype])
+    texts.check(matrices, layer.after, 2e-5)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("operation", ["delta rule", "delta rule by row", "state space"])
+def test_a_token_has_the_same_bits_in_any_chunk(
+    native: ctypes.CDLL, operation: str, dtype: torch.dtype
+) -> None:
     texts = make(16, [(45, 45)])
-    layer = delta(texts, 2, 4, 24, 40, dtype)
+    rule = delta(texts, 2, 4, 24, 40, dtype, operation == "delta rule by row")
+    scan = space(texts, 2, 4, 24, 40, dtype)
 
     def compute(counts: list[int]) -> tuple[Tensor, Tensor]:
         matrices = torch.empty(blocks_of(texts), 4, 24, 40)
-        cache, out, begun = StateCache(layer.shape, 16, torch.empty(0), matrices), list[Tensor](), 0
+        cache, out, begun = StateCache(rule.shape, 16, torch.empty(0), matrices), list[Tensor](), 0
         for count in counts:
             end = begun + count
             step = replace(
@@ -235,7 +336,10 @@ def test_a_token_has_the_same_bits_in_any_chunk(native: ctypes.CDLL, dtype: torc
             )
             rows = slice(begun, end)
             of_step = Attention(native).begin(step)
-            out.append(of_step.delta_rule(layer.qkv[rows], layer.gates[rows], layer.decay, cache))
+            if operation.startswith("delta rule"):
+                out.append(of_step.delta_rule(rule.qkv[rows], rule.gates[rows], rule.rule, cache))
+            else:
+                out.append(of_step.state_space(scan.inputs[rows], scan.steps[rows], scan.weights, cache))
             begun = end
         return torch.cat(out), matrices[texts.step.block_tables[0, :3].long()]
 

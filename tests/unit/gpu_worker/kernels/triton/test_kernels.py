@@ -7,9 +7,10 @@ from torch.testing import assert_close
 from gpu_worker.kernels.attention import LayerCache, Rotary
 from gpu_worker.kernels.kv_sizes import AUTO, PageShape
 from gpu_worker.kernels.products import ByteWeight, Expert, ScaledWeight
+from gpu_worker.kernels.reference.activations import ACTIVATIONS
 from gpu_worker.kernels.reference.attention import ReferenceStep
 from gpu_worker.kernels.reference.kept import KeptReference
-from gpu_worker.kernels.reference.kernels import ACTIVATIONS, ReferenceKernels
+from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.reference.rows import FP8
 from gpu_worker.kernels.triton.attention.attention import TritonStep
 from gpu_worker.kernels.triton.copies import BlockCopies

@@ -8,8 +8,10 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from gpu_worker.errors import ModelError
-from gpu_worker.kernels.products import Clamped, Expert
+from gpu_worker.kernels.interface import Kernels
+from gpu_worker.kernels.products import UNGATED, Clamped, Expert
 from gpu_worker.kernels.reference.int4 import Int4Reference
+from gpu_worker.kernels.reference.kept import KeptReference
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.reference.rows import FP8, quantized, widened
 from gpu_worker.kernels.triton.kernels import Int4Triton, KeptTriton, QuantizedTriton, TritonKernels
@@ -102,6 +104,36 @@ def test_biases_and_clamped_gates(tokens: int) -> None:
     )
     assert found.isnan().all(1).nonzero().flatten().tolist() == [tokens // 2]
     assert_close(found, right, atol=2e-5, rtol=1e-4, equal_nan=True)
+
+
+@pytest.mark.parametrize("form", ["plain", "4 bits", "fp8 in groups"])
+@pytest.mark.parametrize("many", [0, 1000])
+@pytest.mark.parametrize("tokens", [1, 70])
+def test_experts_without_gates(tokens: int, many: int, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The experts of Nemotron H, here with biases."""
+    monkeypatch.setattr(dequantized, "DEQUANTIZED_PAIRS", many)
+    monkeypatch.setattr(dequantized, "UNPACKED_PAIRS", 64 if many else 8)
+    hidden, own = drawn(tokens, 130, seed=9), weights(4, 130, 20, biased=True)
+    own = [replace(each, down=drawn(130, 40, seed=number)) for number, each in enumerate(own)]
+    kernels: tuple[Kernels, Kernels] = ReferenceKernels(), TritonKernels(DEVICE)
+    if form == "4 bits":
+        kernels = Int4Reference(), Int4Triton(DEVICE)
+    elif form == "fp8 in groups":
+        own = [replace(each, up=fp8_groups(40, 130, 32), down=fp8_groups(130, 40, 32)) for each in own]
+        kernels = KeptReference(), KeptTriton(DEVICE)
+    routing = routed(tokens, 3, 4)
+    hidden[tokens // 2, 3] = torch.nan
+    right, found = (each.mixture(iter(own), 4, UNGATED)(hidden, *routing) for each in kernels)
+    assert found.isnan().all(1).nonzero().flatten().tolist() == [tokens // 2]
+    assert_close(found, right, atol=2e-5, rtol=1e-4, equal_nan=True)
+    if form == "plain":
+        sums = torch.zeros(tokens, 130)
+        for token in range(tokens):
+            for weight, expert in zip(*(each[token] for each in routing), strict=True):
+                one = own[expert]
+                inner = (one.up @ hidden[token] + one.up_bias).clamp(min=0).square()
+                sums[token] += weight * (one.down @ inner + one.down_bias)
+        assert_close(right, sums, atol=2e-5, rtol=1e-4, equal_nan=True)
 
 
 def test_in_bfloat16() -> None:
