@@ -33,10 +33,9 @@ _ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
-    "relu": "relu",
 }
 """Names of activations: transformers' to ours."""
-_UNGATED = {"relu2": "relu2"}
+_UNGATED = {"relu": "relu", "relu2": "relu2"}
 """Those of an MLP without gates alone."""
 
 
@@ -123,7 +122,7 @@ class ModelConfig(Shape):
     head_dim: int
     norm_eps: float
     activation: str
-    """silu, gelu, gelu_tanh or relu; without gates also relu2."""
+    """silu, gelu or gelu_tanh; without gates also relu or relu2."""
     ropes: tuple[RopeConfig, ...]
     """Rotary embedding of each layer."""
     tie_word_embeddings: bool

@@ -278,6 +278,7 @@ def test_an_index_cannot_point_elsewhere(saved) -> None:
         ({"num_key_value_heads": 3}, "num_key_value_heads"),
         ({"hidden_act": "mish"}, "hidden_act"),
         ({"hidden_act": ["silu"]}, "hidden_act"),
+        ({"hidden_act": "relu"}, "hidden_act"),  # with gates
         ({"rms_norm_eps": float("nan")}, "rms_norm_eps"),
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
         ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4}}, "dynamic"),
