@@ -51,7 +51,9 @@ class Cutter:
         self._grammars.difference_update(dropped)
         self._grammars.update(new.number for new in plan.new_grammars)
         self._swap(plan, cut)
-        missing = [(new, place) for new in plan.new_slots if (place := self._admit(new, cut)) is not None]
+        missing = [
+            (new, place) for new in plan.new_slots if (place := self._admit(new, plan, cut)) is not None
+        ]
         self._change_tables(plan, cut)
         self._copy(plan, cut)
         found = Cut(cut, all_rows=len(plan.rows.samples))
@@ -78,7 +80,7 @@ class Cutter:
             (self._written.add if kept else self._written.discard)(block)
         _put(cut.swap_in, ins, known)
 
-    def _admit(self, new: NewSlot, cut: StepPlan) -> int | None:
+    def _admit(self, new: NewSlot, plan: StepPlan, cut: StepPlan) -> int | None:
         """Take a new sequence if it can be followed. The number of its first block that must be computed, or
         None if there is none."""
         self._tables.pop(new.slot, None)
@@ -91,9 +93,13 @@ class Cutter:
                 return None
             blocks = parent[: new.forked_tokens // self._size] + blocks
         else:
-            unknown = (number for number, block in enumerate(blocks) if block not in self._written)
-            place = next(unknown, None)
-            if place is not None and self._window:
+            copied = _copied(plan)
+            known = [copied.get(block, block) in self._written for block in blocks]
+            place = known.index(False) if False in known else None
+            # How much of a partial block is to be computed, only the sequence's first row tells.
+            partial = bool(blocks) and blocks[-1] in copied
+            told = not partial or new.slot in unpack(plan.rows.slots)
+            if place is not None and (self._window or not told):
                 return None
         self._tables[new.slot] = blocks
         cut.new_slots.append(new)
@@ -160,11 +166,14 @@ class Cutter:
         """Steps in which sequences compute, in the slots that they will get, what they found in the cache."""
         changes = StepPlan(freed_slots=pack(freed), dropped_grammars=pack(dropped))
         changes.new_grammars.extend(plan.new_grammars)
+        copied, rows = _copied(plan), _columns(plan.rows)
         for new, place in missing:
             changes.new_slots.append(new)
-            blocks = unpack(new.block_ids)
+            blocks = unpack(new.block_ids).tolist()
             self._written.update(blocks)
             start, end = place * self._size, len(blocks) * self._size
+            if blocks[-1] in copied:
+                end = rows["starts"][rows["slots"].index(new.slot)]
             while start < end:
                 count = min(self._longest_step, end - start)
                 rows = Rows(slots=pack([new.slot]), starts=pack([start]), counts=pack([count]), samples=b"\0")
@@ -174,6 +183,12 @@ class Cutter:
                 changes = StepPlan()
                 yield step
                 start += count
+
+
+def _copied(plan: StepPlan) -> dict[int, int]:
+    """Sources of the blocks that the plan copies, by target."""
+    copies = _columns(plan.copies)
+    return dict(zip(copies["targets"], copies["sources"], strict=True))
 
 
 def _columns(table: Any) -> dict[str, list[int]]:

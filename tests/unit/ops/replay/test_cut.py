@@ -2,7 +2,7 @@
 
 from ops.replay.cut import Cutter
 from proto.arrays import pack, unpack
-from proto.worker_pb2 import NewGrammar, NewSlot, Rows, StepPlan, WorkerReady
+from proto.worker_pb2 import Copies, NewGrammar, NewSlot, Rows, StepPlan, WorkerReady
 
 WORKER = WorkerReady(num_blocks=64, block_size=4, max_slots=8, max_step_tokens=6, host_blocks=8)
 
@@ -64,6 +64,27 @@ def test_what_was_in_the_cache_is_computed_before() -> None:
     # Now these blocks are known, and so is the third.
     again = cutter.cut(StepPlan(step=41, new_slots=[new(3, 13, [30, 31, 32])], rows=rows((3, 12, 1, 1))))
     assert again.before == []
+
+
+def test_a_partial_block_is_copied_if_it_is_known_and_else_computed_as_far_as_it_was() -> None:
+    """Eleven tokens begin with one full block and a copy of one that has three tokens."""
+    copies = Copies(sources=pack([40]), targets=pack([31]))
+    plan = StepPlan(step=40, new_slots=[new(2, 11, [30, 31])], copies=copies, rows=rows((2, 7, 4, 1)))
+    plan = appends(plan, (2, 32))
+    unknown = Cutter(WORKER, 0)
+    unknown.cut(StepPlan(step=39, new_slots=[new(1, 4, [31])], rows=rows((1, 0, 4, 1))))
+    cut = unknown.cut(plan)
+    spans = [(numbers(one.rows.starts), numbers(one.rows.counts)) for one in cut.before]
+    assert spans == [([0], [6]), ([6], [1])]
+    assert not cut.plan.copies.targets
+    known = Cutter(WORKER, 0)
+    written = appends(StepPlan(step=39, new_slots=[new(1, 7, [])], rows=rows((1, 0, 7, 1))), (1, 30), (1, 40))
+    known.cut(written)
+    cut = known.cut(plan)
+    assert (cut.before, numbers(cut.plan.copies.sources)) == ([], [40])
+    # Without a row nobody knows how much is to be computed.
+    cut = Cutter(WORKER, 0).cut(StepPlan(step=40, new_slots=plan.new_slots, copies=copies))
+    assert (cut.before, list(cut.plan.new_slots)) == ([], [])
 
 
 def test_a_block_that_someone_unknown_has_written_is_not_known() -> None:
