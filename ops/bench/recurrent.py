@@ -3,7 +3,10 @@
 `python -m ops.bench.recurrent` makes models of the sizes of Qwen 3.5 with 0.8 billion weights and LFM2 with
 350 million, but for a vocabulary of 4,096, with random weights in bfloat16. Quire is the scheduler's core and
 the worker in this process. transformers' side is a static batch with its own cache, without a scheduler. The
-two take turns."""
+two take turns.
+
+Then one user chats: the median time to the first token of a turn after the first, beside that of the same
+chat when only full blocks are cached."""
 
 import argparse
 import random
@@ -58,6 +61,10 @@ ANSWER = 160
 compute."""
 STEPS = 24
 """Tokens of each answer of transformers', whose prompts are computed together."""
+TURNS, SYSTEM, TURN = 12, 400, 60
+"""Turns of the chat, tokens of its system prompt, and of each question; answers have that many at most."""
+STOPS = frozenset(range(0, VOCABULARY, 16))
+"""End messages. They are so many that random answers have one."""
 
 
 def make(name: str, directory: Path, seed: int, **smaller: Any) -> None:
@@ -69,6 +76,12 @@ def make(name: str, directory: Path, seed: int, **smaller: Any) -> None:
     config = getattr(transformers, kind)(**every | {"max_position_embeddings": 2048} | ends | sizes | smaller)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     model.save_pretrained(directory)
+
+
+def load_runner(directory: Path) -> Runner:
+    """Quire's side of a model."""
+    settings = {"model": directory, "model_name": "m", "device": "cpu", "dtype": "bfloat16"}
+    return load(WorkerSettings.model_validate(settings | {"kv_memory": 4 << 30, "max_model_len": 2048}))
 
 
 def quire(runner: Runner, seed: int) -> dict[str, float]:
@@ -120,10 +133,49 @@ def static(model: Any, seed: int) -> dict[str, float]:
     return found
 
 
-def compare(directory: Path, rounds: int, seed: int) -> dict[str, Any]:
+def chat(runner: Runner, seed: int) -> list[Question]:
+    """The questions of a chat, with as many tokens for each answer as it has. Each is answered in order."""
+    chance, engine, asked = random.Random(seed), InProcess(runner), list[Question]()
+
+    def message(count: int) -> list[int]:
+        return [16 * chance.randrange(VOCABULARY // 16) + 1 for _ in range(count)] + [min(STOPS)]
+
+    text = message(SYSTEM)
+    for _ in range(TURNS):
+        text = [*text, *message(TURN), 1, 2, 3]
+        answered = engine.ask(Question(text, TURN), stops=STOPS)
+        engine.run()
+        (answer,) = answered.tokens
+        asked.append(Question(text, len(answer)))
+        text = [*text, *answer]
+        if answer[-1] not in STOPS:
+            text.append(min(STOPS))
+    return asked
+
+
+def first_tokens(runner: Runner, questions: list[Question], stops: frozenset[int]) -> list[float]:
+    """Milliseconds to the first token of each turn after the first."""
+    engine, found = InProcess(runner), list[float]()
+    for question in questions:
+        asked = engine.ask(question, stops=stops)
+        engine.run()
+        found.append(1000 * (asked.answer.chunks[0] - asked.answer.sent))
+    return found[1:]
+
+
+def compare_chat(runner: Runner, rounds: int, seed: int) -> dict[str, float]:
+    """Milliseconds to the first token of a turn, without partial blocks and with them."""
+    taken: dict[str, list[float]] = defaultdict(list)
+    for turn in range(rounds):
+        questions = chat(runner, seed + turn)
+        for name, stops in (("full blocks", frozenset[int]()), ("partial blocks", STOPS)):
+            taken[name] += first_tokens(runner, questions, stops)
+    found = {name: round(median(times), 2) for name, times in taken.items()}
+    return found | {"times": round(found["full blocks"] / found["partial blocks"], 2)}
+
+
+def compare(runner: Runner, directory: Path, rounds: int, seed: int) -> dict[str, Any]:
     """Milliseconds of both, medians of the rounds, and how many times as long transformers takes."""
-    settings = {"model": directory, "model_name": "m", "device": "cpu", "dtype": "bfloat16"}
-    runner = load(WorkerSettings.model_validate(settings | {"kv_memory": 4 << 30, "max_model_len": 1024}))
     threads = torch.get_num_threads()
     model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.bfloat16).eval()
     taken: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -151,12 +203,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    results: dict[str, Any] = {"milliseconds": {}}
+    results: dict[str, dict[str, Any]] = {"milliseconds": {}, "first token of a turn": {}}
     for name in SIZES:
         with tempfile.TemporaryDirectory() as folder:
             make(name, Path(folder), options.seed)
-            results["milliseconds"][name] = compare(Path(folder), options.rounds, options.seed)
-            print(name, results["milliseconds"][name], flush=True)
+            runner = load_runner(Path(folder))
+            results["first token of a turn"][name] = compare_chat(runner, options.rounds, options.seed)
+            results["milliseconds"][name] = compare(runner, Path(folder), options.rounds, options.seed)
+            print(name, *(each[name] for each in results.values()), flush=True)
     write(options.out, "recurrent", options.seed, results)
 
 

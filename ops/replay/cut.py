@@ -166,14 +166,14 @@ class Cutter:
         """Steps in which sequences compute, in the slots that they will get, what they found in the cache."""
         changes = StepPlan(freed_slots=pack(freed), dropped_grammars=pack(dropped))
         changes.new_grammars.extend(plan.new_grammars)
-        copied, rows = _copied(plan), _columns(plan.rows)
+        copied, recorded = _copied(plan), _columns(plan.rows)
         for new, place in missing:
             changes.new_slots.append(new)
             blocks = unpack(new.block_ids).tolist()
             self._written.update(blocks)
             start, end = place * self._size, len(blocks) * self._size
             if blocks[-1] in copied:
-                end = rows["starts"][rows["slots"].index(new.slot)]
+                end = recorded["starts"][recorded["slots"].index(new.slot)]
             while start < end:
                 count = min(self._longest_step, end - start)
                 rows = Rows(slots=pack([new.slot]), starts=pack([start]), counts=pack([count]), samples=b"\0")

@@ -126,11 +126,13 @@ class InProcess:
         rolling: bool = False,
         beams: int = 0,
         grammar: Grammar | None = None,
+        stops: frozenset[int] = frozenset(),
     ) -> TrackedRequest:
         """Submit a request, which `run` answers. Raises `ValueError` if it can never be served.
 
         `n`: number of answers. `rolling`: whether the context rolls. `beams`: width of a beam search; 0: no
-        beam search. `grammar`: of the answer, which its end tokens end; None: none.
+        beam search. `grammar`: of the answer, which its end tokens end; None: none. `stops`: end tokens,
+        without a grammar.
         """
         asked = TrackedRequest(question, Answer(sent=time.perf_counter()), [[] for _ in range(n)])
         number = len(self._asked)
@@ -145,7 +147,7 @@ class InProcess:
             rolling=rolling,
             sampling=GREEDY,
             grammar=grammar.SerializeToString() if grammar else b"",
-            stop_token_ids=frozenset(grammar.end_tokens if grammar else ()),
+            stop_token_ids=frozenset(grammar.end_tokens) if grammar else stops,
         )
         group, outcome = self._fleet.accept(request)
         if outcome.failed:

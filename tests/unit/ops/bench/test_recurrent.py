@@ -1,5 +1,6 @@
 """Recurrent models are timed beside transformers, both over what was meant."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,27 @@ def test_both_are_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: s
     smaller = {"hidden_size": 64, "num_hidden_layers": 4, "intermediate_size": 64, "full_attn_idxs": [2]}
     recurrent.make(name, tmp_path, 0, **smaller)
     assert read_config(tmp_path).recurrent
-    found = recurrent.compare(tmp_path, 1, 0)
+    runner = recurrent.load_runner(tmp_path)
+    found = recurrent.compare(runner, tmp_path, 1, 0)
     assert found.keys() == {"1 users", "2 users", "prompt of 20"}
     for each in found.values():
         assert min(each.values()) > 0
         assert each["times"] == pytest.approx(each["transformers"] / each["quire"], rel=0.2)
+
+
+def test_a_chat_is_asked_again_turn_by_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each turn begins with the one before and its answer, which most of the time has its stop token."""
+    monkeypatch.setattr(recurrent, "TURNS", 4)
+    monkeypatch.setattr(recurrent, "SYSTEM", 50)
+    recurrent.make("Qwen 3.5", tmp_path, 0, hidden_size=64, num_hidden_layers=4, intermediate_size=64)
+    runner = recurrent.load_runner(tmp_path)
+    questions = recurrent.chat(runner, 1)
+    assert len(questions) == 4
+    for before, after in pairwise(questions):
+        assert after.prompt[: len(before.prompt)] == before.prompt
+        answer = after.prompt[len(before.prompt) :][: before.max_tokens]
+        assert len(answer) == recurrent.TURN or answer[-1] in recurrent.STOPS
+        assert not recurrent.STOPS.intersection(answer[:-1])
+    assert len(recurrent.first_tokens(runner, questions, recurrent.STOPS)) == 3
+    found = recurrent.compare_chat(runner, 1, 0)
+    assert found.keys() == {"full blocks", "partial blocks", "times"}
