@@ -7,7 +7,6 @@ from gpu_worker.kernels.cpu import build
 from gpu_worker.kernels.reference.kept import KeptWeights
 from gpu_worker.machine.cores import usable
 from gpu_worker.machine.rates import Rates
-from gpu_worker.memory.cache import token_bytes as token_bytes_of
 from gpu_worker.models.config import ModelConfig
 from gpu_worker.models.work import ITEM_BYTES, Work, is_known, work
 from gpu_worker.pace.pace import Pace, Slow
@@ -40,7 +39,7 @@ def pace_of(
     if not is_known(config) or isinstance(runner.kernels, KeptWeights):  # of several types
         return None
     itemsize = ITEM_BYTES.get(settings.quantization, runner.dtype.itemsize)
-    token_bytes = token_bytes_of(config, runner.pages[0].format)
+    token_bytes = runner.token_bytes
 
     def work_of(plan: Plan) -> Work | None:
         if not len(plan.row_counts):

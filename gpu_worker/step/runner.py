@@ -16,6 +16,7 @@ from gpu_worker.kernels.rows import Rows
 from gpu_worker.kernels.sampling import Allowed, Sampled, candidates_of
 from gpu_worker.machine.clock import clock
 from gpu_worker.machine.transfer import to_device
+from gpu_worker.memory.cache import token_bytes
 from gpu_worker.memory.host import HostOffer, HostPages
 from gpu_worker.models.encoder import Encoder
 from gpu_worker.models.projection import Projection
@@ -100,6 +101,11 @@ class Runner:
     def pages(self) -> list[LayerCache]:
         """Those of `caches` that are pages of keys and values."""
         return [cache for cache in self.caches if isinstance(cache, LayerCache)]
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of a token's keys and values in all layers; 0 if no layer has any."""
+        return token_bytes(self.model.config, self.pages[0].format) if self.pages else 0
 
     def enter(self) -> None:
         """To be called once by the thread that makes all further calls."""

@@ -226,7 +226,6 @@ def steps(kernels: str, form: str) -> dict[str, Any]:
 
 def _steps_here(kernels: str, form: str) -> dict[str, Any]:
     from gpu_worker.machine.rates import measured
-    from gpu_worker.memory.cache import token_bytes as token_bytes_of
     from gpu_worker.models.config import ModelConfig
     from gpu_worker.models.work import ITEM_BYTES, work
     from gpu_worker.settings import WorkerSettings
@@ -253,7 +252,7 @@ def _steps_here(kernels: str, form: str) -> dict[str, Any]:
         fill(cache)
     rates = measured(runner.dtype, settings.thread_count)
     itemsize = ITEM_BYTES.get(quantization, runner.dtype.itemsize)
-    token_bytes = token_bytes_of(config, runner.pages[0].format)
+    token_bytes = runner.token_bytes
     runner.enter()
 
     def timed(plans: Any, counts: list[int], contexts: list[int]) -> dict[str, float]:

@@ -20,7 +20,6 @@ from typing import Any
 import torch
 
 from gpu_worker.machine.rates import Rates, measured
-from gpu_worker.memory.cache import token_bytes
 from gpu_worker.models.config import ModelConfig
 from gpu_worker.models.work import ITEM_BYTES, work
 from gpu_worker.settings import WorkerSettings
@@ -95,7 +94,7 @@ class Model:
             threads,
             [],
             ITEM_BYTES.get(settings.quantization, runner.dtype.itemsize),
-            token_bytes(runner.model.config, runner.pages[0].format),
+            runner.token_bytes,
         )
 
     def measure_rates(self) -> None:

@@ -12,6 +12,8 @@ from gpu_worker.pace import watch
 from gpu_worker.pace.pace import EVERY, TIMED, WINDOW, Slow
 from gpu_worker.pace.watch import line, pace_of
 from gpu_worker.startup.load import load
+from tests.unit.gpu_worker.behaviour.test_families import ALIKE, MODELS, random_model
+from tests.unit.gpu_worker.conftest import new_slot, plan
 
 FAST = Rates(read=1e15, matrix=1e18)
 SLOW = Slow(
@@ -40,6 +42,22 @@ def test_settings_that_make_steps_slow_are_named(settings, monkeypatch) -> None:
     assert watch._hints(settings(threads=2), best) == ["QUIRE_THREADS: 2 threads, 8 cores"]
     (named,) = watch._hints(settings(threads=8), "torch AVX2")
     assert named == f"QUIRE_KERNELS: torch AVX2 computes, the processor has {best}"
+
+
+@pytest.mark.parametrize("name", ["Qwen3.5", "Nemotron H", "Falcon H1", "Mamba-2"])
+def test_floors_of_recurrent_models_are_known(settings, tmp_path, name: str) -> None:
+    """Of the last one no layer has attention, and so no pages."""
+    random_model(*(MODELS | ALIKE)[name]).save_pretrained(tmp_path)
+    runner = load(settings(model=tmp_path))
+    assert (runner.token_bytes == 0) == (name == "Mamba-2")
+    pace = pace_of(settings(), runner, FAST, build.supported()[0], lambda _: None)
+    assert pace is not None
+    new = new_slot(0, [1, 2, 3], [0])
+    pending = pace.run(runner.begin, plan(1, [(0, 0, 3, 1)], new_slots=[new]))
+    assert len(pending.result().tokens) == 4
+    work = pace._work_of(pending.plan)
+    assert work is not None
+    assert work.floor(Rates(read=1e9, matrix=1e12)) > 0
 
 
 def test_a_runner_s_steps_are_compared(make, settings, monkeypatch, caplog) -> None:
