@@ -38,6 +38,7 @@ _NORMS_AROUND = {
     "post_ffw_norm": "post_feedforward_layernorm",
 }
 """Names of Gemma 2, 3 and 4, whose norms stand before and after attention and MLP."""
+_SHARED_EXPERT = {f"ffn_{one}_shexp": f"mlp.shared_expert.{one}_proj" for one in ("gate", "up", "down")}
 _SHARED_EXPERTS = {f"ffn_{one}_shexp": f"mlp.shared_experts.{one}_proj" for one in ("gate", "up", "down")}
 _BLOCK_SPARSE = {
     "ffn_gate_inp": "block_sparse_moe.gate",
@@ -56,7 +57,7 @@ _DELTA_NETS = {
     "ssm_conv1d": "linear_attn.conv1d",
     "ssm_norm": "linear_attn.norm",
     "ssm_out": "linear_attn.out_proj",
-    **{f"ffn_{one}_shexp": f"mlp.shared_expert.{one}_proj" for one in ("gate", "up", "down")},
+    **_SHARED_EXPERT,
 }
 """Names of Qwen 3.5 and Qwen3-Next."""
 _SHORT_CONVOLUTIONS = {
@@ -77,6 +78,13 @@ _SHORT_CONVOLUTIONS = {
     "ffn_down_exps": "feed_forward.experts.{}.w2",
 }
 """Names of LFM2."""
+_STATE_SPACES = {
+    "ssm_in": "mamba.in_proj",
+    "ssm_conv1d": "mamba.conv1d",
+    "ssm_norm": "mamba.norm",
+    "ssm_out": "mamba.out_proj",
+}
+_STATE_SPACES_WHOLE = {"ssm_a": "mamba.A_log", "ssm_d": "mamba.D", "ssm_dt.bias": "mamba.dt_bias"}
 _OTHER_NAMES: Mapping[str, Mapping[str, str]] = {
     "llama": _BLOCK_SPARSE,
     "minimax-m2": _BLOCK_SPARSE,
@@ -94,7 +102,7 @@ _OTHER_NAMES: Mapping[str, Mapping[str, str]] = {
         **{f"ffn_{one}_exps": f"experts.{{}}.{one}_proj" for one in ("gate_up", "gate", "up", "down")},
     },
     "phi3": {"ffn_up": "mlp.gate_up_proj"},
-    "qwen2moe": {f"ffn_{one}_shexp": f"mlp.shared_expert.{one}_proj" for one in ("gate", "up", "down")},
+    "qwen2moe": _SHARED_EXPERT,
     "glm4moe": {"post_attention_norm": "post_attention_layernorm", **_SHARED_EXPERTS},
     "gpt-oss": {
         "post_attention_norm": "post_attention_layernorm",
@@ -103,6 +111,7 @@ _OTHER_NAMES: Mapping[str, Mapping[str, str]] = {
     **dict.fromkeys(("qwen35", "qwen35moe", "qwen3next"), _DELTA_NETS),
     "lfm2": _SHORT_CONVOLUTIONS,
     "lfm2moe": _SHORT_CONVOLUTIONS,
+    "granitehybrid": {**_STATE_SPACES, **_SHARED_EXPERT},
     "deepseek2": {
         "attn_q_a": "self_attn.q_a_proj",
         "attn_q_a_norm": "self_attn.q_a_layernorm",
@@ -129,6 +138,7 @@ _WHOLE = {
 _OTHER_WHOLE: Mapping[str, Mapping[str, str]] = {
     "minimax-m2": {"exp_probs_b.bias": "block_sparse_moe.e_score_correction_bias"},
     "lfm2moe": {"exp_probs_b.bias": "feed_forward.expert_bias"},
+    "granitehybrid": _STATE_SPACES_WHOLE,
 }
 """Names of an architecture that differ from `_WHOLE`."""
 _LAYER = re.compile(r"blk\.(\d+)\.(.+)")

@@ -174,6 +174,8 @@ _LAYER = {
     "feed_forward.experts.w1": "ffn_gate_exps",
     "feed_forward.experts.w2": "ffn_down_exps",
     "feed_forward.experts.w3": "ffn_up_exps",
+    **{"mamba.in_proj": "ssm_in", "mamba.conv1d": "ssm_conv1d", "mamba.norm": "ssm_norm"},
+    "mamba.out_proj": "ssm_out",
 }
 _WHOLE = {
     "mlp.gate.e_score_correction_bias": "exp_probs_b.bias",
@@ -182,6 +184,7 @@ _WHOLE = {
     "feed_forward.expert_bias": "exp_probs_b.bias",
     "linear_attn.A_log": "ssm_a",
     "linear_attn.dt_bias": "ssm_dt.bias",
+    **{"mamba.A_log": "ssm_a", "mamba.D": "ssm_d", "mamba.dt_bias": "ssm_dt.bias"},
 }
 
 _GEMMA4 = {
@@ -274,13 +277,59 @@ def _parts_of(
             key = config["qk_nope_head_dim"]
             found[name.replace("kv_b_proj", "k_b")] = heads[:, :key].transpose(1, 2)
             found[name.replace("kv_b_proj", "v_b")] = heads[:, key:]
+        elif architecture == "granitehybrid" and _GRANITE.search(name):
+            found |= _parts_of_granite(name, tensor, config)
         else:
             found[name] = tensor
     return found
 
 
+_GRANITE = re.compile(r"(shared_mlp|block_sparse_moe)\.(input_linear|output_linear|router\.layer)\.")
+"""Tensors of Granite's MLPs and experts, of which gate and up are one, and all experts."""
+
+
+def _parts_of_granite(name: str, tensor: Tensor, config: Mapping[str, Any]) -> dict[str, Tensor]:
+    """A tensor of `_GRANITE` by its parts, with the names of other families."""
+    if "router" in name:
+        return {name.replace("block_sparse_moe.router.layer", "mlp.gate"): tensor}
+    layer = name.partition("shared_mlp")[0].partition("block_sparse_moe")[0]
+    if "shared_mlp" in name:
+        all_of = {"mlp.shared_expert" if config["num_local_experts"] else "mlp": tensor}
+    else:
+        all_of = {f"mlp.experts.{number}": each for number, each in enumerate(tensor)}
+    ups = ("gate", "up") if "input_linear" in name else ("down",)
+    return {
+        f"{layer}{stem}.{one}_proj.weight": part
+        for stem, each in all_of.items()
+        for one, part in zip(ups, each.chunk(len(ups)), strict=True)
+    }
+
+
+def _whole_granite(parts: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
+    """`_parts_of_granite`, back."""
+    found = {name: tensor for name, tensor in parts.items() if ".mlp." not in name}
+
+    def both(stem: str) -> tuple[Tensor, Tensor]:
+        gate, up, down = (parts[f"{stem}.{one}_proj.weight"] for one in ("gate", "up", "down"))
+        return torch.cat((gate, up)), down
+
+    for layer in range(config["num_hidden_layers"]):
+        own, experts = f"model.layers.{layer}", config["num_local_experts"]
+        shared = both(f"{own}.mlp.shared_expert" if experts else f"{own}.mlp")
+        for name, tensor in zip(("input", "output"), shared, strict=True):
+            found[f"{own}.shared_mlp.{name}_linear.weight"] = tensor
+        if experts:
+            found[f"{own}.block_sparse_moe.router.layer.weight"] = parts[f"{own}.mlp.gate.weight"]
+            each = [both(f"{own}.mlp.experts.{number}") for number in range(experts)]
+            for name, tensors in zip(("input", "output"), zip(*each, strict=True), strict=True):
+                found[f"{own}.block_sparse_moe.{name}_linear.weight"] = torch.stack(tensors)
+    return found
+
+
 def _whole(parts: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
     """`_parts_of`, back."""
+    if "GraniteMoeHybridForCausalLM" in config["architectures"]:
+        return _whole_granite(parts, config)
     found = dict(parts)
     for name in [name for name in parts if name.endswith("k_b.weight")]:
         key, value = found.pop(name), found.pop(name.replace("k_b", "v_b"))
@@ -341,6 +390,10 @@ def model_file(
             kept = _tiled(own, kept, config)
         shape = tensor.squeeze(0).shape if "shexp" in own else tensor.shape
         shape = tensor.squeeze(1).shape if "conv" in own and tensor.dim() == 3 else shape
+        if own.endswith(("ssm_a", "ssm_d")):
+            shape = len(tensor), 1
+        elif own.endswith("ssm_norm.weight") and "mamba" in name:
+            shape = config["mamba_n_groups"], tensor.numel() // config["mamba_n_groups"]
         content = kept.contiguous().numpy().tobytes()
         if "_exps." in own and architecture != "gemma4":
             _, before, others = tensors.get(own, (0, (0,), b""))

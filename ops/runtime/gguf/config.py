@@ -23,6 +23,7 @@ from ops.runtime.gguf.mixtures import (
     qwen3moe,
 )
 from ops.runtime.gguf.recurrent import lfm2, lfm2moe, qwen35, qwen35moe
+from ops.runtime.gguf.state_spaces import granite_hybrid
 
 _END_TEXTS = (
     *(
@@ -95,6 +96,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "qwen3next": Architecture("Qwen3NextForCausalLM", qwen35moe),
     "lfm2": Architecture("Lfm2ForCausalLM", lfm2, layered=True),
     "lfm2moe": Architecture("Lfm2MoeForCausalLM", lfm2moe, layered=True),
+    "granitehybrid": Architecture("GraniteMoeHybridForCausalLM", granite_hybrid, layered=True),
 }
 """Architectures of llama.cpp that are read, by their names there."""
 

@@ -117,6 +117,22 @@ DELTA_VALUES = {
     **{"ssm.conv_kernel": 4, "ssm.state_size": 32, "ssm.group_count": 2},
     **{"ssm.time_step_rank": 8, "ssm.inner_size": 256},
 }
+STATE_SPACES = {
+    **{"mamba_n_heads": 4, "mamba_d_head": 128, "mamba_n_groups": 2, "mamba_d_state": 32},
+    "layer_types": ["linear_attention", "full_attention"],
+}
+STATE_SPACE_VALUES = {
+    **{"ssm.conv_kernel": 4, "ssm.state_size": 32, "ssm.group_count": 2},
+    **{"ssm.time_step_rank": 4, "ssm.inner_size": 512},
+}
+GRANITE = STATE_SPACES | {
+    **{"embedding_multiplier": 6.0, "residual_multiplier": 0.22},
+    **{"attention_multiplier": 0.2, "logits_scaling": 0.5, "position_embedding_type": None},
+}
+GRANITE_VALUES = STATE_SPACE_VALUES | {
+    **{"embedding_scale": 6.0, "residual_scale": 0.22, "attention.scale": 0.2, "logit_scale": 0.5},
+    **{"rope.scaling.finetuned": False, "attention.head_count_kv": [0, 2]},
+}
 MODELS: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
     "llama": ("LlamaForCausalLM", {"tie_word_embeddings": True}, "llama", {"rope.dimension_count": 64}),
     "qwen2": ("Qwen2ForCausalLM", {}, "qwen2", {"rope.freq_base": 10000.0}),
@@ -247,6 +263,20 @@ MODELS: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
         | {"attention.head_count_kv": [2, 0], "shortconv.l_cache": 3, "rope.freq_base": 1e6}
         | {"expert_feed_forward_length": 64, "leading_dense_block_count": 1, "expert_gating_func": 2},
     ),
+    "granitehybrid": (
+        "GraniteMoeHybridForCausalLM",
+        GRANITE | {"num_local_experts": 0, "shared_intermediate_size": 512},
+        "granitehybrid",
+        GRANITE_VALUES | {"expert_count": 0, "expert_shared_feed_forward_length": 512},
+    ),
+    "granitehybrid, experts": (
+        "GraniteMoeHybridForCausalLM",
+        GRANITE
+        | {"num_local_experts": 5, "num_experts_per_tok": 2, "shared_intermediate_size": 64}
+        | {"mamba_conv_bias": False, "attention_bias": True},
+        "granitehybrid",
+        GRANITE_VALUES | ROUTED | {"expert_shared_feed_forward_length": 64},
+    ),
     "DeepSeek V2, lite": (
         "DeepseekV2ForCausalLM",
         LATENT | {"q_lora_rank": None, "topk_method": "greedy"},
@@ -371,14 +401,15 @@ def test_4_bits_stay_so_by_default(
         assert " 100 % stay as they are" in caplog.text
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen2", "Mixtral"])
+@pytest.mark.parametrize("name", ["llama", "qwen2", "Mixtral", "granitehybrid, experts"])
 def test_types_of_one_file_stay_so_each_in_its_own(
     tmp_path: Path, name: str, cpp: KeptKernels, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also query, key and value of two types, which are one matrix. C++ kernels round activations."""
     caplog.set_level(logging.INFO, logger="gpu_worker")
-    mixed = {"attn_v": "Q6_K", "attn_output": "Q5_K", "ffn_down": "Q8_0", "ffn_down_exps": "MXFP4"}
+    mixed: dict[str, str | None] = {"attn_v": "Q6_K", "attn_output": "Q5_K", "ffn_down": "Q8_0"}
     mixed |= {"token_embd": "Q6_K", "output": "Q6_K", "attn_q": "IQ4_XS", "attn_k": "Q3_K"}
+    mixed |= {"ffn_down_exps": "MXFP4", "ffn_down_shexp": "IQ4_NL", "ssm_out": "Q5_K", "ssm_conv1d": None}
     file, meant = written(tmp_path, name, lambda own: mixed.get(own.split(".")[-2], "Q4_K"))
     back_ends: tuple[tuple[Kernels, float], ...] = ((KeptReference(), 1e-2), (cpp, 0.5))
     for kernels, most in back_ends:

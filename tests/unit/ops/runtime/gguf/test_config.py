@@ -96,6 +96,17 @@ def test_scaled_angles(tmp_path: Path) -> None:
     }
 
 
+def test_granite_without_scales_and_experts(tmp_path: Path) -> None:
+    """A file that leaves a scale out, or has 0, has llama.cpp's own."""
+    sizes = {"conv_kernel": 4, "state_size": 16, "group_count": 1, "time_step_rank": 4, "inner_size": 128}
+    more = {f"ssm.{key}": value for key, value in sizes.items()} | {"rope.scaling.finetuned": False}
+    file = a_file(tmp_path, "granitehybrid", logit_scale=0.0, **more, **{"attention.head_count_kv": [0, 2]})
+    found = config_of(file, {})
+    assert [found[f"{key}_multiplier"] for key in ("attention", "embedding", "residual")] == [0.25, 1.0, 1.0]
+    assert (found["logits_scaling"], found["num_experts"], found["intermediate_size"]) == (1.0, 0, 96)
+    assert (found["num_key_value_heads"], found["mamba_d_head"]) == (2, 32)
+
+
 def test_end_tokens_and_sampling(tmp_path: Path) -> None:
     tokens = {
         "tokenizer.ggml.tokens": ["a", "<eos>", "b", "<|im_end|>", "<|end|>"],
@@ -139,6 +150,11 @@ def test_what_ends_an_answer_of_gemma_4(tmp_path: Path) -> None:
             "gemma4",
             {"attention.sliding_window_pattern": [True]},
             r"gemma4\.attention\.sliding_window_pattern: a value for each of 2 layers is needed",
+        ),
+        (
+            "granitehybrid",
+            {"attention.head_count_kv": [0, 2]},
+            r"granitehybrid\.rope\.scaling\.finetuned: rotary embeddings are not supported beside state",
         ),
         ("qwen2", {"rope.scaling.type": "linear"}, r"qwen2\.rope\.scaling\.factor: the value is missing"),
     ],
