@@ -12,6 +12,9 @@ _NAMES = {
     "per_layer_model_proj": "model.per_layer_model_projection",
     "per_layer_proj_norm": "model.per_layer_projection_norm",
 }
+_BACKBONE = {"token_embd": "backbone.embeddings", "output_norm": "backbone.norm_f"}
+_OTHER_NAMES: Mapping[str, Mapping[str, str]] = dict.fromkeys(("nemotron_h", "nemotron_h_moe"), _BACKBONE)
+"""Names of an architecture that differ from `_NAMES`."""
 _IN_LAYER = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
@@ -78,14 +81,30 @@ _SHORT_CONVOLUTIONS = {
     "ffn_down_exps": "feed_forward.experts.{}.w2",
 }
 """Names of LFM2."""
-_STATE_SPACES = {
-    "ssm_in": "mamba.in_proj",
-    "ssm_conv1d": "mamba.conv1d",
-    "ssm_norm": "mamba.norm",
-    "ssm_out": "mamba.out_proj",
+_STATE_SPACES = {"ssm_in": "in_proj", "ssm_conv1d": "conv1d", "ssm_norm": "norm", "ssm_out": "out_proj"}
+_STATE_SPACES_WHOLE = {"ssm_a": "A_log", "ssm_d": "D", "ssm_dt.bias": "dt_bias"}
+_MAMBA, _MAMBA_WHOLE = (
+    {own: f"mamba.{name}" for own, name in names.items()} for names in (_STATE_SPACES, _STATE_SPACES_WHOLE)
+)
+"""Names of state spaces in most families."""
+_MIXERS = {
+    "attn_norm": "norm",
+    **{f"attn_{one}": f"mixer.{one}_proj" for one in ("q", "k", "v")},
+    "attn_output": "mixer.o_proj",
+    **{f"ffn_{one}": f"mixer.{one}_proj" for one in ("up", "down")},
+    **{f"ffn_{one}_exps": f"mixer.experts.{{}}.{one}_proj" for one in ("up", "down")},
+    **{f"ffn_{one}_shexp": f"mixer.shared_experts.{one}_proj" for one in ("up", "down")},
+    "ffn_gate_inp": "mixer.gate",
+    "ffn_latent_down": "mixer.fc1_latent_proj",
+    "ffn_latent_up": "mixer.fc2_latent_proj",
+    **{own: f"mixer.{name}" for own, name in _STATE_SPACES.items()},
 }
-_STATE_SPACES_WHOLE = {"ssm_a": "mamba.A_log", "ssm_d": "mamba.D", "ssm_dt.bias": "mamba.dt_bias"}
-_OTHER_NAMES: Mapping[str, Mapping[str, str]] = {
+_MIXERS_WHOLE = {
+    **{own: f"mixer.{name}" for own, name in _STATE_SPACES_WHOLE.items()},
+    "exp_probs_b.bias": "mixer.gate.e_score_correction_bias",
+}
+"""Names of Nemotron H, whose layers are one thing each."""
+_OTHER_IN_LAYER: Mapping[str, Mapping[str, str]] = {
     "llama": _BLOCK_SPARSE,
     "minimax-m2": _BLOCK_SPARSE,
     "gemma2": _NORMS_AROUND,
@@ -111,7 +130,8 @@ _OTHER_NAMES: Mapping[str, Mapping[str, str]] = {
     **dict.fromkeys(("qwen35", "qwen35moe", "qwen3next"), _DELTA_NETS),
     "lfm2": _SHORT_CONVOLUTIONS,
     "lfm2moe": _SHORT_CONVOLUTIONS,
-    "granitehybrid": {**_STATE_SPACES, **_SHARED_EXPERT},
+    "granitehybrid": {**_MAMBA, **_SHARED_EXPERT},
+    **dict.fromkeys(("nemotron_h", "nemotron_h_moe"), _MIXERS),
     "deepseek2": {
         "attn_q_a": "self_attn.q_a_proj",
         "attn_q_a_norm": "self_attn.q_a_layernorm",
@@ -138,7 +158,8 @@ _WHOLE = {
 _OTHER_WHOLE: Mapping[str, Mapping[str, str]] = {
     "minimax-m2": {"exp_probs_b.bias": "block_sparse_moe.e_score_correction_bias"},
     "lfm2moe": {"exp_probs_b.bias": "feed_forward.expert_bias"},
-    "granitehybrid": _STATE_SPACES_WHOLE,
+    "granitehybrid": _MAMBA_WHOLE,
+    **dict.fromkeys(("nemotron_h", "nemotron_h_moe"), _MIXERS_WHOLE),
 }
 """Names of an architecture that differ from `_WHOLE`."""
 _LAYER = re.compile(r"blk\.(\d+)\.(.+)")
@@ -146,10 +167,12 @@ _LAYER = re.compile(r"blk\.(\d+)\.(.+)")
 
 def hugging_face_name(architecture: str, name: str) -> str:
     """The name of a tensor elsewhere; its own if it is not known, which then is in no configuration."""
+    outside = {**_NAMES, **_OTHER_NAMES.get(architecture, {})}
     if found := _LAYER.fullmatch(name):
-        names = {**_IN_LAYER, **_OTHER_NAMES.get(architecture, {})}
+        base = outside["token_embd"].partition(".")[0]
+        names = {**_IN_LAYER, **_OTHER_IN_LAYER.get(architecture, {})}
         whole = {**_WHOLE, **_OTHER_WHOLE.get(architecture, {})}
         stem, _, end = found[2].rpartition(".")
-        return f"model.layers.{found[1]}." + whole.get(found[2], f"{names.get(stem, stem)}.{end}")
+        return f"{base}.layers.{found[1]}." + whole.get(found[2], f"{names.get(stem, stem)}.{end}")
     stem, _, end = name.rpartition(".")
-    return f"{_NAMES[stem]}.{end}" if stem in _NAMES else name
+    return f"{outside[stem]}.{end}" if stem in outside else name

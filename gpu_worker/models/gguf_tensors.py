@@ -27,7 +27,7 @@ _FILTERS = ("conv1d.weight", "conv.conv.weight")
 """Filters of channels, which llama.cpp has as a matrix."""
 _RATE = ".A_log"
 """A logarithm, which llama.cpp has as the number, with a minus."""
-_VECTORS = (_RATE, ".D", "mamba.norm.weight")
+_VECTORS = (_RATE, ".D", "mamba.norm.weight", "mixer.norm.weight")
 """Vectors, of which llama.cpp has those of state spaces as matrices."""
 _NORM_OF_HEADS = "linear_attn.norm.weight"
 """A norm without 1 in models whose others have it."""

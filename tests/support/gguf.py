@@ -176,6 +176,14 @@ _LAYER = {
     "feed_forward.experts.w3": "ffn_up_exps",
     **{"mamba.in_proj": "ssm_in", "mamba.conv1d": "ssm_conv1d", "mamba.norm": "ssm_norm"},
     "mamba.out_proj": "ssm_out",
+    **{"norm": "attn_norm", "mixer.gate": "ffn_gate_inp", "mixer.o_proj": "attn_output"},
+    **{f"mixer.{one}_proj": f"attn_{one}" for one in ("q", "k", "v")},
+    **{f"mixer.{one}_proj": f"ffn_{one}" for one in ("up", "down")},
+    **{f"mixer.experts.{one}_proj": f"ffn_{one}_exps" for one in ("up", "down")},
+    **{f"mixer.shared_experts.{one}_proj": f"ffn_{one}_shexp" for one in ("up", "down")},
+    **{"mixer.fc1_latent_proj": "ffn_latent_down", "mixer.fc2_latent_proj": "ffn_latent_up"},
+    **{"mixer.in_proj": "ssm_in", "mixer.conv1d": "ssm_conv1d", "mixer.norm": "ssm_norm"},
+    "mixer.out_proj": "ssm_out",
 }
 _WHOLE = {
     "mlp.gate.e_score_correction_bias": "exp_probs_b.bias",
@@ -185,6 +193,8 @@ _WHOLE = {
     "linear_attn.A_log": "ssm_a",
     "linear_attn.dt_bias": "ssm_dt.bias",
     **{"mamba.A_log": "ssm_a", "mamba.D": "ssm_d", "mamba.dt_bias": "ssm_dt.bias"},
+    **{"mixer.A_log": "ssm_a", "mixer.D": "ssm_d", "mixer.dt_bias": "ssm_dt.bias"},
+    "mixer.gate.e_score_correction_bias": "exp_probs_b.bias",
 }
 
 _GEMMA4 = {
@@ -217,10 +227,11 @@ def name_of(name: str, architecture: str) -> str:
     stem, _, end = name.rpartition(".")
     if stem == "lm_head":
         return f"output.{end}"
-    parts = stem.removeprefix("model.").split(".", 2)
+    parts = stem.removeprefix("model.").removeprefix("backbone.").split(".", 2)
     if parts[0] != "layers":
         return (
             {"embed_tokens": "token_embd", "norm": "output_norm", "embedding_norm": "token_embd_norm"}
+            | {"embeddings": "token_embd", "norm_f": "output_norm"}
             | _PER_LAYER
         )[parts[0]] + f".{end}"
     if (own := _WHOLE.get(f"{parts[2]}.{end}")) is not None:
@@ -392,8 +403,9 @@ def model_file(
         shape = tensor.squeeze(1).shape if "conv" in own and tensor.dim() == 3 else shape
         if own.endswith(("ssm_a", "ssm_d")):
             shape = len(tensor), 1
-        elif own.endswith("ssm_norm.weight") and "mamba" in name:
-            shape = config["mamba_n_groups"], tensor.numel() // config["mamba_n_groups"]
+        elif own.endswith("ssm_norm.weight") and "linear_attn" not in name:
+            groups = config.get("mamba_n_groups") or config["n_groups"]
+            shape = groups, tensor.numel() // groups
         content = kept.contiguous().numpy().tobytes()
         if "_exps." in own and architecture != "gemma4":
             _, before, others = tensors.get(own, (0, (0,), b""))
@@ -407,17 +419,18 @@ def model_file(
         tensors["rope_freqs.weight"] = 0, (pairs,), struct.pack(f"<{pairs}f", *factors)
     every = {
         "general.architecture": architecture,
-        "block_count": config["num_hidden_layers"],
+        "block_count": config.get("num_hidden_layers"),
         "context_length": config["max_position_embeddings"],
         "embedding_length": config["hidden_size"],
         "feed_forward_length": config["intermediate_size"],
         "attention.head_count": config["num_attention_heads"],
         "attention.head_count_kv": config["num_key_value_heads"],
-        "attention.layer_norm_rms_epsilon": config.get("rms_norm_eps") or config["norm_eps"],
+        "attention.layer_norm_rms_epsilon": config.get("rms_norm_eps") or config.get("norm_eps"),
         **values,
     }
     own_key = ("general.", "tokenizer.", "split.")
     named = {key if key.startswith(own_key) else f"{architecture}.{key}": each for key, each in every.items()}
+    named = {key: each for key, each in named.items() if each is not None}
     (folder / "meant").mkdir(parents=True)
     save_file({key: one.contiguous() for key, one in plain.items()}, folder / "meant" / "model.safetensors")
     (folder / "meant" / "config.json").write_text(json.dumps(config | {"dtype": "float32"}))

@@ -11,7 +11,7 @@ from typing import Any
 
 from ops.runtime.gguf.file import PLAIN, Gguf
 from ops.runtime.gguf.gemma import gemma2, gemma3, gemma4
-from ops.runtime.gguf.keys import FACTORS, Keys, feed_forward, head_size, rope_scaling
+from ops.runtime.gguf.keys import FACTORS, Keys, feed_forward, head_size, norm_epsilon, rope_scaling
 from ops.runtime.gguf.mixtures import (
     deepseek2,
     experts,
@@ -23,7 +23,7 @@ from ops.runtime.gguf.mixtures import (
     qwen3moe,
 )
 from ops.runtime.gguf.recurrent import lfm2, lfm2moe, qwen35, qwen35moe
-from ops.runtime.gguf.state_spaces import granite_hybrid
+from ops.runtime.gguf.state_spaces import granite_hybrid, nemotron_h
 
 _END_TEXTS = (
     *(
@@ -97,6 +97,8 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "lfm2": Architecture("Lfm2ForCausalLM", lfm2, layered=True),
     "lfm2moe": Architecture("Lfm2MoeForCausalLM", lfm2moe, layered=True),
     "granitehybrid": Architecture("GraniteMoeHybridForCausalLM", granite_hybrid, layered=True),
+    "nemotron_h": Architecture("NemotronHForCausalLM", nemotron_h, layered=True),
+    "nemotron_h_moe": Architecture("NemotronHForCausalLM", nemotron_h, layered=True),
 }
 """Architectures of llama.cpp that are read, by their names there."""
 
@@ -126,7 +128,7 @@ def config_of(file: Gguf, factors: Mapping[str, Sequence[float]]) -> dict[str, A
         "num_key_value_heads": keys.number("attention.head_count_kv", heads),
         "head_dim": head_dim,
         "max_position_embeddings": keys.number("context_length"),
-        "rms_norm_eps": keys.number("attention.layer_norm_rms_epsilon"),
+        "rms_norm_eps": norm_epsilon(keys),
         "rope_theta": keys.number("rope.freq_base", 10000.0),
         "rotary_dim": keys.number("rope.dimension_count", head_dim),
         "rope_scaling": rope_scaling(keys),

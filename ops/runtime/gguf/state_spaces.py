@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from ops.runtime.gguf.keys import Keys, feed_forward, head_size
-from ops.runtime.gguf.mixtures import experts
+from ops.runtime.gguf.keys import Keys, feed_forward, head_size, norm_epsilon
+from ops.runtime.gguf.mixtures import SIGMOID, experts
 
 
 def granite_hybrid(keys: Keys) -> dict[str, Any]:
@@ -19,7 +19,7 @@ def granite_hybrid(keys: Keys) -> dict[str, Any]:
     return {
         **_state_space(keys, kinds),
         **sizes,
-        "num_key_value_heads": max(key_heads),
+        "num_key_value_heads": keys.same("attention.head_count_kv") or None,
         "intermediate_size": shared if dense and shared else feed_forward(keys),
         "shared_expert_intermediate_size": shared,
         "gate_and_up_apart": True,
@@ -28,6 +28,35 @@ def granite_hybrid(keys: Keys) -> dict[str, Any]:
         "embedding_multiplier": keys.number("embedding_scale", 0) or 1.0,
         "residual_multiplier": keys.number("residual_scale", 0) or 1.0,
         "logits_scaling": keys.number("logit_scale", 0) or 1.0,
+    }
+
+
+def nemotron_h(keys: Keys) -> dict[str, Any]:
+    """Nemotron H and Nemotron 3. Layers with neither key heads nor an MLP or experts are state spaces."""
+    count = keys.number("block_count") - keys.number("nextn_predict_layers", 0)
+    key_heads = keys.layers("attention.head_count_kv")[:count]
+    with_experts = keys.number("expert_count", 0) > 0
+    other = "moe" if with_experts else "mlp"
+    kinds = [
+        "full_attention" if heads else other if size else "linear_attention"
+        for heads, size in zip(key_heads, keys.layers("feed_forward_length"), strict=False)
+    ]
+    return {
+        **_state_space(keys, kinds),
+        **(_experts_of_nemotron(keys) if with_experts else {}),
+        "num_key_value_heads": keys.same("attention.head_count_kv") or None,
+        "intermediate_size": keys.same("feed_forward_length") or None,
+        "norm_eps": norm_epsilon(keys),
+    }
+
+
+def _experts_of_nemotron(keys: Keys) -> dict[str, Any]:
+    return {
+        **experts(keys, False, SIGMOID),
+        "num_experts_per_tok": keys.same("expert_used_count"),
+        "moe_intermediate_size": keys.same("expert_feed_forward_length"),
+        "shared_expert_intermediate_size": keys.number("expert_shared_feed_forward_length", 0),
+        "moe_latent_size": keys.number("moe_latent_size", 0),
     }
 
 

@@ -133,6 +133,10 @@ GRANITE_VALUES = STATE_SPACE_VALUES | {
     **{"embedding_scale": 6.0, "residual_scale": 0.22, "attention.scale": 0.2, "logit_scale": 0.5},
     **{"rope.scaling.finetuned": False, "attention.head_count_kv": [0, 2]},
 }
+NEMOTRON = {"mamba_num_heads": 4, "mamba_head_dim": 128, "n_groups": 2, "ssm_state_size": 32, "head_dim": 64}
+NEMOTRON_VALUES = STATE_SPACE_VALUES | {
+    **{"attention.key_length": 64, "attention.value_length": 64, "attention.layer_norm_epsilon": 1e-5},
+}
 MODELS: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
     "llama": ("LlamaForCausalLM", {"tie_word_embeddings": True}, "llama", {"rope.dimension_count": 64}),
     "qwen2": ("Qwen2ForCausalLM", {}, "qwen2", {"rope.freq_base": 10000.0}),
@@ -277,6 +281,29 @@ MODELS: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
         "granitehybrid",
         GRANITE_VALUES | ROUTED | {"expert_shared_feed_forward_length": 64},
     ),
+    "nemotron_h": (
+        "NemotronHForCausalLM",
+        NEMOTRON | {"layers_block_type": ["linear_attention", "mlp", "full_attention"]},
+        "nemotron_h",
+        NEMOTRON_VALUES
+        | {"attention.head_count_kv": [0, 0, 2], "feed_forward_length": [0, 256, 0], "block_count": 3},
+    ),
+    "nemotron_h_moe": (
+        "NemotronHForCausalLM",
+        NEMOTRON
+        | {"layers_block_type": ["moe", "linear_attention", "full_attention", "moe"]}
+        | {"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+        | {"moe_shared_expert_intermediate_size": 96, "moe_latent_size": 256, "use_conv_bias": False}
+        | {"n_group": 2, "topk_group": 1, "routed_scaling_factor": 1.7, "norm_topk_prob": True},
+        "nemotron_h_moe",
+        NEMOTRON_VALUES
+        | {"block_count": 5, "nextn_predict_layers": 1, "attention.head_count_kv": [0, 0, 2, 0, 2]}
+        | {"feed_forward_length": [64, 0, 0, 64, 64], "expert_feed_forward_length": 64}
+        | {"expert_count": 6, "expert_used_count": [2, 0, 0, 2, 2], "moe_latent_size": 256}
+        | {"expert_shared_feed_forward_length": 96, "expert_shared_count": 1}
+        | {"expert_group_count": 2, "expert_group_used_count": 1}
+        | {"expert_weights_norm": True, "expert_weights_scale": 1.7},
+    ),
     "DeepSeek V2, lite": (
         "DeepseekV2ForCausalLM",
         LATENT | {"q_lora_rank": None, "topk_method": "greedy"},
@@ -401,7 +428,7 @@ def test_4_bits_stay_so_by_default(
         assert " 100 % stay as they are" in caplog.text
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen2", "Mixtral", "granitehybrid, experts"])
+@pytest.mark.parametrize("name", ["llama", "qwen2", "Mixtral", "granitehybrid, experts", "nemotron_h_moe"])
 def test_types_of_one_file_stay_so_each_in_its_own(
     tmp_path: Path, name: str, cpp: KeptKernels, caplog: pytest.LogCaptureFixture
 ) -> None:

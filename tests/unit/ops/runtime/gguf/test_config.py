@@ -20,6 +20,10 @@ SIZES = {
     "attention.head_count_kv": 2,
     "attention.layer_norm_rms_epsilon": 0.5,
 }
+STATE_SPACE = {
+    **{"ssm.conv_kernel": 4, "ssm.state_size": 16, "ssm.group_count": 1},
+    **{"ssm.time_step_rank": 4, "ssm.inner_size": 128},
+}
 EMBEDDING = {"token_embd.weight": (0, (7, 64), bytes(4 * 7 * 64))}
 
 
@@ -98,8 +102,7 @@ def test_scaled_angles(tmp_path: Path) -> None:
 
 def test_granite_without_scales_and_experts(tmp_path: Path) -> None:
     """A file that leaves a scale out, or has 0, has llama.cpp's own."""
-    sizes = {"conv_kernel": 4, "state_size": 16, "group_count": 1, "time_step_rank": 4, "inner_size": 128}
-    more = {f"ssm.{key}": value for key, value in sizes.items()} | {"rope.scaling.finetuned": False}
+    more = STATE_SPACE | {"rope.scaling.finetuned": False}
     file = a_file(tmp_path, "granitehybrid", logit_scale=0.0, **more, **{"attention.head_count_kv": [0, 2]})
     found = config_of(file, {})
     assert [found[f"{key}_multiplier"] for key in ("attention", "embedding", "residual")] == [0.25, 1.0, 1.0]
@@ -155,6 +158,12 @@ def test_what_ends_an_answer_of_gemma_4(tmp_path: Path) -> None:
             "granitehybrid",
             {"attention.head_count_kv": [0, 2]},
             r"granitehybrid\.rope\.scaling\.finetuned: rotary embeddings are not supported beside state",
+        ),
+        (
+            "nemotron_h_moe",
+            {"attention.head_count_kv": [0, 2], "feed_forward_length": [64, 0], "expert_count": 4}
+            | {"expert_used_count": [2, 3], **STATE_SPACE},
+            r"nemotron_h_moe\.expert_used_count: its layers have different sizes",
         ),
         ("qwen2", {"rope.scaling.type": "linear"}, r"qwen2\.rope\.scaling\.factor: the value is missing"),
     ],
