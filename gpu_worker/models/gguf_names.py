@@ -13,7 +13,10 @@ _NAMES = {
     "per_layer_proj_norm": "model.per_layer_projection_norm",
 }
 _BACKBONE = {"token_embd": "backbone.embeddings", "output_norm": "backbone.norm_f"}
-_OTHER_NAMES: Mapping[str, Mapping[str, str]] = dict.fromkeys(("nemotron_h", "nemotron_h_moe"), _BACKBONE)
+_OTHER_NAMES: Mapping[str, Mapping[str, str]] = {
+    **dict.fromkeys(("nemotron_h", "nemotron_h_moe"), _BACKBONE),
+    "falcon-h1": {"output_norm": "model.final_layernorm"},
+}
 """Names of an architecture that differ from `_NAMES`."""
 _IN_LAYER = {
     "attn_norm": "input_layernorm",
@@ -132,6 +135,11 @@ _OTHER_IN_LAYER: Mapping[str, Mapping[str, str]] = {
     "lfm2moe": _SHORT_CONVOLUTIONS,
     "granitehybrid": {**_MAMBA, **_SHARED_EXPERT},
     **dict.fromkeys(("nemotron_h", "nemotron_h_moe"), _MIXERS),
+    "falcon-h1": {
+        **_MAMBA,
+        "ffn_norm": "pre_ff_layernorm",
+        **{f"ffn_{one}": f"feed_forward.{one}_proj" for one in ("gate", "up", "down")},
+    },
     "deepseek2": {
         "attn_q_a": "self_attn.q_a_proj",
         "attn_q_a_norm": "self_attn.q_a_layernorm",
@@ -159,6 +167,7 @@ _OTHER_WHOLE: Mapping[str, Mapping[str, str]] = {
     "minimax-m2": {"exp_probs_b.bias": "block_sparse_moe.e_score_correction_bias"},
     "lfm2moe": {"exp_probs_b.bias": "feed_forward.expert_bias"},
     "granitehybrid": _MAMBA_WHOLE,
+    "falcon-h1": {**_MAMBA_WHOLE, "ffn_norm": "pre_ff_layernorm.weight"},
     **dict.fromkeys(("nemotron_h", "nemotron_h_moe"), _MIXERS_WHOLE),
 }
 """Names of an architecture that differ from `_WHOLE`."""

@@ -176,6 +176,7 @@ _LAYER = {
     "feed_forward.experts.w3": "ffn_up_exps",
     **{"mamba.in_proj": "ssm_in", "mamba.conv1d": "ssm_conv1d", "mamba.norm": "ssm_norm"},
     "mamba.out_proj": "ssm_out",
+    **{f"feed_forward.{one}_proj": f"ffn_{one}" for one in ("gate", "up", "down")},
     **{"norm": "attn_norm", "mixer.gate": "ffn_gate_inp", "mixer.o_proj": "attn_output"},
     **{f"mixer.{one}_proj": f"attn_{one}" for one in ("q", "k", "v")},
     **{f"mixer.{one}_proj": f"ffn_{one}" for one in ("up", "down")},
@@ -195,6 +196,7 @@ _WHOLE = {
     **{"mamba.A_log": "ssm_a", "mamba.D": "ssm_d", "mamba.dt_bias": "ssm_dt.bias"},
     **{"mixer.A_log": "ssm_a", "mixer.D": "ssm_d", "mixer.dt_bias": "ssm_dt.bias"},
     "mixer.gate.e_score_correction_bias": "exp_probs_b.bias",
+    "pre_ff_layernorm.weight": "ffn_norm",
 }
 
 _GEMMA4 = {
@@ -231,7 +233,7 @@ def name_of(name: str, architecture: str) -> str:
     if parts[0] != "layers":
         return (
             {"embed_tokens": "token_embd", "norm": "output_norm", "embedding_norm": "token_embd_norm"}
-            | {"embeddings": "token_embd", "norm_f": "output_norm"}
+            | {"embeddings": "token_embd", "norm_f": "output_norm", "final_layernorm": "output_norm"}
             | _PER_LAYER
         )[parts[0]] + f".{end}"
     if (own := _WHOLE.get(f"{parts[2]}.{end}")) is not None:

@@ -23,7 +23,7 @@ from ops.runtime.gguf.mixtures import (
     qwen3moe,
 )
 from ops.runtime.gguf.recurrent import lfm2, lfm2moe, qwen35, qwen35moe
-from ops.runtime.gguf.state_spaces import granite_hybrid, nemotron_h
+from ops.runtime.gguf.state_spaces import falcon_h1, granite_hybrid, nemotron_h
 
 _END_TEXTS = (
     *(
@@ -99,6 +99,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "granitehybrid": Architecture("GraniteMoeHybridForCausalLM", granite_hybrid, layered=True),
     "nemotron_h": Architecture("NemotronHForCausalLM", nemotron_h, layered=True),
     "nemotron_h_moe": Architecture("NemotronHForCausalLM", nemotron_h, layered=True),
+    "falcon-h1": Architecture("FalconH1ForCausalLM", falcon_h1),
 }
 """Architectures of llama.cpp that are read, by their names there."""
 

@@ -60,6 +60,16 @@ def _experts_of_nemotron(keys: Keys) -> dict[str, Any]:
     }
 
 
+def falcon_h1(keys: Keys) -> dict[str, Any]:
+    """Falcon H1, whose multipliers are in the weights of a file. Results are gated before they are
+    normalized."""
+    return {
+        **_state_space(keys, ["linear_attention"] * keys.number("block_count")),
+        "mamba_rms_norm": keys.has("blk.0.ssm_norm.weight"),
+        "mamba_norm_before_gate": False,
+    }
+
+
 def _state_space(keys: Keys, kinds: list[str]) -> dict[str, Any]:
     """State spaces as Mamba-2 has them. `kinds`: of all layers."""
     heads = keys.number("ssm.time_step_rank")

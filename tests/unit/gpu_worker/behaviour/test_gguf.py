@@ -117,15 +117,13 @@ DELTA_VALUES = {
     **{"ssm.conv_kernel": 4, "ssm.state_size": 32, "ssm.group_count": 2},
     **{"ssm.time_step_rank": 8, "ssm.inner_size": 256},
 }
-STATE_SPACES = {
-    **{"mamba_n_heads": 4, "mamba_d_head": 128, "mamba_n_groups": 2, "mamba_d_state": 32},
-    "layer_types": ["linear_attention", "full_attention"],
-}
+STATE_SPACES = {"mamba_n_heads": 4, "mamba_d_head": 128, "mamba_n_groups": 2, "mamba_d_state": 32}
 STATE_SPACE_VALUES = {
     **{"ssm.conv_kernel": 4, "ssm.state_size": 32, "ssm.group_count": 2},
     **{"ssm.time_step_rank": 4, "ssm.inner_size": 512},
 }
 GRANITE = STATE_SPACES | {
+    "layer_types": ["linear_attention", "full_attention"],
     **{"embedding_multiplier": 6.0, "residual_multiplier": 0.22},
     **{"attention_multiplier": 0.2, "logits_scaling": 0.5, "position_embedding_type": None},
 }
@@ -137,6 +135,8 @@ NEMOTRON = {"mamba_num_heads": 4, "mamba_head_dim": 128, "n_groups": 2, "ssm_sta
 NEMOTRON_VALUES = STATE_SPACE_VALUES | {
     **{"attention.key_length": 64, "attention.value_length": 64, "attention.layer_norm_epsilon": 1e-5},
 }
+FALCON_H1 = STATE_SPACES | {"mamba_d_ssm": 512, "head_dim": 32, "rope_parameters": {"rope_theta": 1e11}}
+FALCON_H1_VALUES = STATE_SPACE_VALUES | HEADS_OF_32 | {"rope.freq_base": 1e11}
 MODELS: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
     "llama": ("LlamaForCausalLM", {"tie_word_embeddings": True}, "llama", {"rope.dimension_count": 64}),
     "qwen2": ("Qwen2ForCausalLM", {}, "qwen2", {"rope.freq_base": 10000.0}),
@@ -303,6 +303,18 @@ MODELS: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
         | {"expert_shared_feed_forward_length": 96, "expert_shared_count": 1}
         | {"expert_group_count": 2, "expert_group_used_count": 1}
         | {"expert_weights_norm": True, "expert_weights_scale": 1.7},
+    ),
+    "falcon-h1": (
+        "FalconH1ForCausalLM",
+        FALCON_H1 | {"mamba_rms_norm": True, "mamba_norm_before_gate": False},
+        "falcon-h1",
+        FALCON_H1_VALUES,
+    ),
+    "falcon-h1, without norms": (
+        "FalconH1ForCausalLM",
+        FALCON_H1 | {"mamba_rms_norm": False, "mamba_conv_bias": False},
+        "falcon-h1",
+        FALCON_H1_VALUES,
     ),
     "DeepSeek V2, lite": (
         "DeepseekV2ForCausalLM",
