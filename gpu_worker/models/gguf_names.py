@@ -12,9 +12,11 @@ _NAMES = {
     "per_layer_model_proj": "model.per_layer_model_projection",
     "per_layer_proj_norm": "model.per_layer_projection_norm",
 }
+_ALONE = ("nemotron_h", "nemotron_h_moe", "mamba2")
+"""Architectures whose layers are one thing each."""
 _BACKBONE = {"token_embd": "backbone.embeddings", "output_norm": "backbone.norm_f"}
 _OTHER_NAMES: Mapping[str, Mapping[str, str]] = {
-    **dict.fromkeys(("nemotron_h", "nemotron_h_moe"), _BACKBONE),
+    **dict.fromkeys(_ALONE, _BACKBONE),
     "falcon-h1": {"output_norm": "model.final_layernorm"},
 }
 """Names of an architecture that differ from `_NAMES`."""
@@ -106,7 +108,7 @@ _MIXERS_WHOLE = {
     **{own: f"mixer.{name}" for own, name in _STATE_SPACES_WHOLE.items()},
     "exp_probs_b.bias": "mixer.gate.e_score_correction_bias",
 }
-"""Names of Nemotron H, whose layers are one thing each."""
+"""Names of `_ALONE`."""
 _OTHER_IN_LAYER: Mapping[str, Mapping[str, str]] = {
     "llama": _BLOCK_SPARSE,
     "minimax-m2": _BLOCK_SPARSE,
@@ -134,7 +136,7 @@ _OTHER_IN_LAYER: Mapping[str, Mapping[str, str]] = {
     "lfm2": _SHORT_CONVOLUTIONS,
     "lfm2moe": _SHORT_CONVOLUTIONS,
     "granitehybrid": {**_MAMBA, **_SHARED_EXPERT},
-    **dict.fromkeys(("nemotron_h", "nemotron_h_moe"), _MIXERS),
+    **dict.fromkeys(_ALONE, _MIXERS),
     "falcon-h1": {
         **_MAMBA,
         "ffn_norm": "pre_ff_layernorm",
@@ -168,7 +170,7 @@ _OTHER_WHOLE: Mapping[str, Mapping[str, str]] = {
     "lfm2moe": {"exp_probs_b.bias": "feed_forward.expert_bias"},
     "granitehybrid": _MAMBA_WHOLE,
     "falcon-h1": {**_MAMBA_WHOLE, "ffn_norm": "pre_ff_layernorm.weight"},
-    **dict.fromkeys(("nemotron_h", "nemotron_h_moe"), _MIXERS_WHOLE),
+    **dict.fromkeys(_ALONE, _MIXERS_WHOLE),
 }
 """Names of an architecture that differ from `_WHOLE`."""
 _LAYER = re.compile(r"blk\.(\d+)\.(.+)")

@@ -422,11 +422,11 @@ def model_file(
     every = {
         "general.architecture": architecture,
         "block_count": config.get("num_hidden_layers"),
-        "context_length": config["max_position_embeddings"],
+        "context_length": config.get("max_position_embeddings"),
         "embedding_length": config["hidden_size"],
-        "feed_forward_length": config["intermediate_size"],
-        "attention.head_count": config["num_attention_heads"],
-        "attention.head_count_kv": config["num_key_value_heads"],
+        "feed_forward_length": config.get("intermediate_size"),
+        "attention.head_count": config.get("num_attention_heads"),
+        "attention.head_count_kv": config.get("num_key_value_heads"),
         "attention.layer_norm_rms_epsilon": config.get("rms_norm_eps") or config.get("norm_eps"),
         **values,
     }

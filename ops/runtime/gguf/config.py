@@ -23,7 +23,7 @@ from ops.runtime.gguf.mixtures import (
     qwen3moe,
 )
 from ops.runtime.gguf.recurrent import lfm2, lfm2moe, qwen35, qwen35moe
-from ops.runtime.gguf.state_spaces import falcon_h1, granite_hybrid, nemotron_h
+from ops.runtime.gguf.state_spaces import falcon_h1, granite_hybrid, mamba2, nemotron_h
 
 _END_TEXTS = (
     *(
@@ -100,6 +100,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "nemotron_h": Architecture("NemotronHForCausalLM", nemotron_h, layered=True),
     "nemotron_h_moe": Architecture("NemotronHForCausalLM", nemotron_h, layered=True),
     "falcon-h1": Architecture("FalconH1ForCausalLM", falcon_h1),
+    "mamba2": Architecture("Mamba2ForCausalLM", mamba2),
 }
 """Architectures of llama.cpp that are read, by their names there."""
 
@@ -122,7 +123,7 @@ def config_of(file: Gguf, factors: Mapping[str, Sequence[float]]) -> dict[str, A
         "architectures": [architecture.name],
         "vocab_size": file.tensors["token_embd.weight"].shape[0],
         "hidden_size": keys.number("embedding_length"),
-        "intermediate_size": feed_forward(keys),
+        "intermediate_size": feed_forward(keys) or None,
         "num_hidden_layers": keys.number("block_count") - nextn,
         "num_nextn_predict_layers": nextn or None,
         "num_attention_heads": heads,

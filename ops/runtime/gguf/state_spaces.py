@@ -70,6 +70,19 @@ def falcon_h1(keys: Keys) -> dict[str, Any]:
     }
 
 
+def mamba2(keys: Keys) -> dict[str, Any]:
+    """Mamba-2, which has no attention."""
+    found = _state_space(keys, ["linear_attention"] * keys.number("block_count"))
+    return {
+        **found,
+        "num_attention_heads": found["mamba_n_heads"],
+        "num_key_value_heads": None,
+        "head_dim": None,
+        "rotary_dim": None,
+        "norm_eps": norm_epsilon(keys),
+    }
+
+
 def _state_space(keys: Keys, kinds: list[str]) -> dict[str, Any]:
     """State spaces as Mamba-2 has them. `kinds`: of all layers."""
     heads = keys.number("ssm.time_step_rank")

@@ -316,6 +316,14 @@ MODELS: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
         "falcon-h1",
         FALCON_H1_VALUES,
     ),
+    "mamba2": (
+        "Mamba2ForCausalLM",
+        {"num_heads": 4, "head_dim": 128, "n_groups": 2, "state_size": 32, "expand": 2},
+        "mamba2",
+        STATE_SPACE_VALUES
+        | {"attention.head_count": 0, "attention.head_count_kv": None, "feed_forward_length": 0}
+        | {"attention.layer_norm_rms_epsilon": 1e-5},
+    ),
     "DeepSeek V2, lite": (
         "DeepseekV2ForCausalLM",
         LATENT | {"q_lora_rank": None, "topk_method": "greedy"},
