@@ -396,7 +396,11 @@ def model_file(
             columns = tensor.shape[-1]
             kept = random_blocks(kind, tensor.numel() // columns, columns, seed=100 * seed)
             plain[name] = meant(kind, kept).view(tensor.shape)
-        if architecture == "llama" and "proj" in name and own.split(".")[-2] in ("attn_q", "attn_k"):
+        if (
+            architecture in ("llama", "granite")
+            and "proj" in name
+            and own.split(".")[-2] in ("attn_q", "attn_k")
+        ):
             heads = "num_attention_heads" if "attn_q" in own else "num_key_value_heads"
             kept = paired(kept, config[heads])
         if architecture.startswith("qwen35"):

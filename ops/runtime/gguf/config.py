@@ -23,7 +23,7 @@ from ops.runtime.gguf.mixtures import (
     qwen3moe,
 )
 from ops.runtime.gguf.recurrent import lfm2, lfm2moe, qwen35, qwen35moe
-from ops.runtime.gguf.state_spaces import falcon_h1, granite_hybrid, mamba2, nemotron_h
+from ops.runtime.gguf.state_spaces import falcon_h1, granite_hybrid, granite_scales, mamba2, nemotron_h
 
 _END_TEXTS = (
     *(
@@ -69,6 +69,13 @@ def _llama(keys: Keys) -> dict[str, Any]:
     return found
 
 
+def _granite(keys: Keys) -> dict[str, Any]:
+    if not keys.flag("rope.scaling.finetuned", True):
+        what = "attention without positions is not supported"
+        raise keys.file.wrong(f"{keys.architecture}.rope.scaling.finetuned", what)
+    return {**_llama(keys), **granite_scales(keys)}
+
+
 def _phi3(keys: Keys) -> dict[str, Any]:
     return {"sliding_window": keys.number("attention.sliding_window", 0) or None}
 
@@ -96,6 +103,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "qwen3next": Architecture("Qwen3NextForCausalLM", qwen35moe),
     "lfm2": Architecture("Lfm2ForCausalLM", lfm2, layered=True),
     "lfm2moe": Architecture("Lfm2MoeForCausalLM", lfm2moe, layered=True),
+    "granite": Architecture("GraniteForCausalLM", _granite),
     "granitehybrid": Architecture("GraniteMoeHybridForCausalLM", granite_hybrid, layered=True),
     "nemotron_h": Architecture("NemotronHForCausalLM", nemotron_h, layered=True),
     "nemotron_h_moe": Architecture("NemotronHForCausalLM", nemotron_h, layered=True),

@@ -24,6 +24,13 @@ def granite_hybrid(keys: Keys) -> dict[str, Any]:
         "shared_expert_intermediate_size": shared,
         "gate_and_up_apart": True,
         "attention_bias": keys.has(f"blk.{_first(kinds, 'full_attention')}.attn_q.bias"),
+        **granite_scales(keys),
+    }
+
+
+def granite_scales(keys: Keys) -> dict[str, float]:
+    """Factors of Granite, also of its models without state spaces. 0 is as none."""
+    return {
         "attention_multiplier": keys.number("attention.scale", 0) or head_size(keys) ** -0.5,
         "embedding_multiplier": keys.number("embedding_scale", 0) or 1.0,
         "residual_multiplier": keys.number("residual_scale", 0) or 1.0,

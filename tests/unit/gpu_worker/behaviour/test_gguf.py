@@ -122,13 +122,21 @@ STATE_SPACE_VALUES = {
     **{"ssm.conv_kernel": 4, "ssm.state_size": 32, "ssm.group_count": 2},
     **{"ssm.time_step_rank": 4, "ssm.inner_size": 512},
 }
-GRANITE = STATE_SPACES | {
-    "layer_types": ["linear_attention", "full_attention"],
+SCALES = {
     **{"embedding_multiplier": 6.0, "residual_multiplier": 0.22},
-    **{"attention_multiplier": 0.2, "logits_scaling": 0.5, "position_embedding_type": None},
+    **{"attention_multiplier": 0.2, "logits_scaling": 0.5},
 }
-GRANITE_VALUES = STATE_SPACE_VALUES | {
+SCALE_VALUES = {
     **{"embedding_scale": 6.0, "residual_scale": 0.22, "attention.scale": 0.2, "logit_scale": 0.5},
+}
+GRANITE = {
+    **STATE_SPACES,
+    **SCALES,
+    **{"layer_types": ["linear_attention", "full_attention"], "position_embedding_type": None},
+}
+GRANITE_VALUES = {
+    **STATE_SPACE_VALUES,
+    **SCALE_VALUES,
     **{"rope.scaling.finetuned": False, "attention.head_count_kv": [0, 2]},
 }
 NEMOTRON = {"mamba_num_heads": 4, "mamba_head_dim": 128, "n_groups": 2, "ssm_state_size": 32, "head_dim": 64}
@@ -267,6 +275,7 @@ MODELS: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
         | {"attention.head_count_kv": [2, 0], "shortconv.l_cache": 3, "rope.freq_base": 1e6}
         | {"expert_feed_forward_length": 64, "leading_dense_block_count": 1, "expert_gating_func": 2},
     ),
+    "granite": ("GraniteForCausalLM", SCALES, "granite", SCALE_VALUES),
     "granitehybrid": (
         "GraniteMoeHybridForCausalLM",
         GRANITE | {"num_local_experts": 0, "shared_intermediate_size": 512},

@@ -155,6 +155,11 @@ def test_what_ends_an_answer_of_gemma_4(tmp_path: Path) -> None:
             r"gemma4\.attention\.sliding_window_pattern: a value for each of 2 layers is needed",
         ),
         (
+            "granite",
+            {"rope.scaling.finetuned": False},
+            r"granite\.rope\.scaling\.finetuned: attention without positions is not supported",
+        ),
+        (
             "granitehybrid",
             {"attention.head_count_kv": [0, 2]},
             r"granitehybrid\.rope\.scaling\.finetuned: rotary embeddings are not supported beside state",
