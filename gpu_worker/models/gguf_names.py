@@ -109,6 +109,25 @@ _MIXERS_WHOLE = {
     "exp_probs_b.bias": "mixer.gate.e_score_correction_bias",
 }
 """Names of `_ALONE`."""
+_LATENT = {
+    "attn_q_a": "self_attn.q_a_proj",
+    "attn_q_a_norm": "self_attn.q_a_layernorm",
+    "attn_q_b": "self_attn.q_b_proj",
+    "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+    "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+    "attn_kv_b": "self_attn.kv_b_proj",
+    "attn_k_b": "self_attn.kv_b_proj",
+    "attn_v_b": "self_attn.kv_b_proj",
+    **_SHARED_EXPERTS,
+}
+"""Names of latent attention, and of the shared experts beside it."""
+_KIMI_DELTA = {
+    **{f"ssm_{one}_{part}": f"self_attn.{one}_{part}_proj" for one in ("f", "g") for part in ("a", "b")},
+    **{f"ssm_conv1d_{one}": f"self_attn.{one}_conv1d" for one in ("q", "k", "v")},
+    "ssm_beta": "self_attn.b_proj",
+    "ssm_norm": "self_attn.o_norm",
+}
+"""Names of Kimi Delta Attention."""
 _OTHER_IN_LAYER: Mapping[str, Mapping[str, str]] = {
     "llama": _BLOCK_SPARSE,
     "minimax-m2": _BLOCK_SPARSE,
@@ -142,17 +161,8 @@ _OTHER_IN_LAYER: Mapping[str, Mapping[str, str]] = {
         "ffn_norm": "pre_ff_layernorm",
         **{f"ffn_{one}": f"feed_forward.{one}_proj" for one in ("gate", "up", "down")},
     },
-    "deepseek2": {
-        "attn_q_a": "self_attn.q_a_proj",
-        "attn_q_a_norm": "self_attn.q_a_layernorm",
-        "attn_q_b": "self_attn.q_b_proj",
-        "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
-        "attn_kv_a_norm": "self_attn.kv_a_layernorm",
-        "attn_kv_b": "self_attn.kv_b_proj",
-        "attn_k_b": "self_attn.kv_b_proj",
-        "attn_v_b": "self_attn.kv_b_proj",
-        **_SHARED_EXPERTS,
-    },
+    "deepseek2": _LATENT,
+    "kimi-linear": {**_LATENT, **_KIMI_DELTA},
 }
 """Names of an architecture that differ from `_IN_LAYER`. Two tensors with one name are parts of one."""
 _WHOLE = {
@@ -168,6 +178,7 @@ _WHOLE = {
 _OTHER_WHOLE: Mapping[str, Mapping[str, str]] = {
     "minimax-m2": {"exp_probs_b.bias": "block_sparse_moe.e_score_correction_bias"},
     "lfm2moe": {"exp_probs_b.bias": "feed_forward.expert_bias"},
+    "kimi-linear": {"ssm_a": "self_attn.A_log", "ssm_dt.bias": "self_attn.dt_bias"},
     "granitehybrid": _MAMBA_WHOLE,
     "falcon-h1": {**_MAMBA_WHOLE, "ffn_norm": "pre_ff_layernorm.weight"},
     **dict.fromkeys(_ALONE, _MIXERS_WHOLE),

@@ -176,6 +176,11 @@ _LAYER = {
     "feed_forward.experts.w3": "ffn_up_exps",
     **{"mamba.in_proj": "ssm_in", "mamba.conv1d": "ssm_conv1d", "mamba.norm": "ssm_norm"},
     "mamba.out_proj": "ssm_out",
+    **{f"self_attn.{one}_{part}_proj": f"ssm_{one}_{part}" for one in ("f", "g") for part in ("a", "b")},
+    **{f"self_attn.{one}_conv1d": f"ssm_conv1d_{one}" for one in ("q", "k", "v")},
+    **{"self_attn.b_proj": "ssm_beta", "self_attn.o_norm": "ssm_norm"},
+    **{f"block_sparse_moe.{one}_proj": f"ffn_{one}" for one in ("gate", "up", "down")},
+    **{f"block_sparse_moe.shared_experts.{one}_proj": f"ffn_{one}_shexp" for one in ("gate", "up", "down")},
     **{f"feed_forward.{one}_proj": f"ffn_{one}" for one in ("gate", "up", "down")},
     **{"norm": "attn_norm", "mixer.gate": "ffn_gate_inp", "mixer.o_proj": "attn_output"},
     **{f"mixer.{one}_proj": f"attn_{one}" for one in ("q", "k", "v")},
@@ -197,6 +202,8 @@ _WHOLE = {
     **{"mixer.A_log": "ssm_a", "mixer.D": "ssm_d", "mixer.dt_bias": "ssm_dt.bias"},
     "mixer.gate.e_score_correction_bias": "exp_probs_b.bias",
     "pre_ff_layernorm.weight": "ffn_norm",
+    **{"self_attn.A_log": "ssm_a", "self_attn.dt_bias": "ssm_dt.bias"},
+    "block_sparse_moe.gate.e_score_correction_bias": "exp_probs_b.bias",
 }
 
 _GEMMA4 = {
@@ -285,7 +292,7 @@ def _parts_of(
                 rows = each if kind == "bias" else each.T
                 parts = {"gate": rows[::2], "up": rows[1::2]} if "gate" in end else {"down": rows}
                 found |= {f"{stem}.{number}.{one}_proj.{kind}": part for one, part in parts.items()}
-        elif architecture == "deepseek2" and stem.endswith("kv_b_proj") and config["q_lora_rank"]:
+        elif _has_split_latent(architecture, config) and stem.endswith("kv_b_proj"):
             heads = tensor.view(config["num_attention_heads"], -1, config["kv_lora_rank"])
             key = config["qk_nope_head_dim"]
             found[name.replace("kv_b_proj", "k_b")] = heads[:, :key].transpose(1, 2)
@@ -295,6 +302,11 @@ def _parts_of(
         else:
             found[name] = tensor
     return found
+
+
+def _has_split_latent(architecture: str, config: Mapping[str, Any]) -> bool:
+    """Whether the two parts of `kv_b_proj` are two tensors. Files of DeepSeek V2 Lite are older."""
+    return architecture == "kimi-linear" or (architecture == "deepseek2" and bool(config["q_lora_rank"]))
 
 
 _GRANITE = re.compile(r"(shared_mlp|block_sparse_moe)\.(input_linear|output_linear|router\.layer)\.")
@@ -407,9 +419,11 @@ def model_file(
             kept = _tiled(own, kept, config)
         shape = tensor.squeeze(0).shape if "shexp" in own else tensor.shape
         shape = tensor.squeeze(1).shape if "conv" in own and tensor.dim() == 3 else shape
-        if own.endswith(("ssm_a", "ssm_d")):
+        if architecture == "kimi-linear" and "conv" in own:
+            shape = 1, len(tensor), 1, tensor.shape[-1]
+        elif own.endswith(("ssm_a", "ssm_d")) and ("mamba" in name or "mixer" in name):
             shape = len(tensor), 1
-        elif own.endswith("ssm_norm.weight") and "linear_attn" not in name:
+        elif own.endswith("ssm_norm.weight") and ("mamba" in name or "mixer" in name):
             groups = config.get("mamba_n_groups") or config["n_groups"]
             shape = groups, tensor.numel() // groups
         content = kept.contiguous().numpy().tobytes()

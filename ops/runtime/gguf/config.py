@@ -22,7 +22,7 @@ from ops.runtime.gguf.mixtures import (
     qwen2moe,
     qwen3moe,
 )
-from ops.runtime.gguf.recurrent import lfm2, lfm2moe, qwen35, qwen35moe
+from ops.runtime.gguf.recurrent import kimi_linear, lfm2, lfm2moe, qwen35, qwen35moe
 from ops.runtime.gguf.state_spaces import falcon_h1, granite_hybrid, granite_scales, mamba2, nemotron_h
 
 _END_TEXTS = (
@@ -103,6 +103,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "qwen3next": Architecture("Qwen3NextForCausalLM", qwen35moe),
     "lfm2": Architecture("Lfm2ForCausalLM", lfm2, layered=True),
     "lfm2moe": Architecture("Lfm2MoeForCausalLM", lfm2moe, layered=True),
+    "kimi-linear": Architecture("KimiLinearForCausalLM", kimi_linear, layered=True),
     "granite": Architecture("GraniteForCausalLM", _granite),
     "granitehybrid": Architecture("GraniteMoeHybridForCausalLM", granite_hybrid, layered=True),
     "nemotron_h": Architecture("NemotronHForCausalLM", nemotron_h, layered=True),

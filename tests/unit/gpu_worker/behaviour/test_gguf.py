@@ -333,6 +333,19 @@ MODELS: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
         | {"attention.head_count": 0, "attention.head_count_kv": None, "feed_forward_length": 0}
         | {"attention.layer_norm_rms_epsilon": 1e-5},
     ),
+    "kimi-linear": (
+        "KimiLinearForCausalLM",
+        {key: value for key, value in LATENT.items() if "routed" not in key}
+        | {"layer_types": ["linear_attention", "full_attention"], "q_lora_rank": None}
+        | {"linear_num_heads": 4, "linear_head_dim": 64, "v_head_dim": 64}
+        | {"num_experts": 6, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.7},
+        "kimi-linear",
+        LATENT_VALUES
+        | {"attention.head_count_kv": [0, 1], "ssm.conv_kernel": 4, "kda.head_dim": 64}
+        | {"attention.key_length": 272, "attention.key_length_mla": 48}
+        | {"attention.value_length": 256, "attention.value_length_mla": 64}
+        | {"expert_gating_func": 2, "context_length": 128},
+    ),
     "DeepSeek V2, lite": (
         "DeepseekV2ForCausalLM",
         LATENT | {"q_lora_rank": None, "topk_method": "greedy"},
@@ -403,7 +416,8 @@ def test_logits_of_every_architecture_equal_transformers(tmp_path: Path, name: s
         "attn_output": "Q8_0",
         **{"token_embd": "Q8_0", "per_layer_token_embd": "Q8_0", "proj": "Q8_0"},
         "output": None,
-        **{"ssm_conv1d": None, "conv": None, "ssm_out": "Q8_0"},
+        **{"ssm_conv1d": None, "conv": None, "ssm_out": "Q8_0", "ssm_f_b": "Q8_0", "ssm_g_b": "Q8_0"},
+        **{f"ssm_conv1d_{one}": None for one in ("q", "k", "v")},
     }
     file, meant = written(tmp_path, name, lambda own: mixed.get(own.split(".")[-2], "Q4_K"))
     compare(file, meant)
