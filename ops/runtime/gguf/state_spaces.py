@@ -5,6 +5,9 @@ from typing import Any
 from ops.runtime.gguf.keys import Keys, feed_forward, head_size, norm_epsilon
 from ops.runtime.gguf.mixtures import SIGMOID, experts
 
+_ANY_LENGTH = 1 << 20
+"""The context length that llama.cpp's converter writes, whatever the model's own is."""
+
 
 def granite_hybrid(keys: Keys) -> dict[str, Any]:
     """Granite 4 H. Layers without key heads are state spaces."""
@@ -19,6 +22,7 @@ def granite_hybrid(keys: Keys) -> dict[str, Any]:
     return {
         **_state_space(keys, kinds),
         **sizes,
+        "max_position_embeddings": _length(keys, 1 << 17),
         "num_key_value_heads": keys.same("attention.head_count_kv") or None,
         "intermediate_size": shared if dense and shared else feed_forward(keys),
         "shared_expert_intermediate_size": shared,
@@ -51,6 +55,7 @@ def nemotron_h(keys: Keys) -> dict[str, Any]:
     return {
         **_state_space(keys, kinds),
         **(_experts_of_nemotron(keys) if with_experts else {}),
+        "max_position_embeddings": _length(keys, 1 << 18),
         "num_key_value_heads": keys.same("attention.head_count_kv") or None,
         "intermediate_size": keys.same("feed_forward_length") or None,
         "norm_eps": norm_epsilon(keys),
@@ -82,6 +87,7 @@ def mamba2(keys: Keys) -> dict[str, Any]:
     found = _state_space(keys, ["linear_attention"] * keys.number("block_count"))
     return {
         **found,
+        "max_position_embeddings": _length(keys, None),
         "num_attention_heads": found["mamba_n_heads"],
         "num_key_value_heads": None,
         "head_dim": None,
@@ -102,6 +108,12 @@ def _state_space(keys: Keys, kinds: list[str]) -> dict[str, Any]:
         "mamba_n_groups": keys.number("ssm.group_count"),
         "mamba_conv_bias": keys.has(f"blk.{_first(kinds, 'linear_attention')}.ssm_conv1d.bias"),
     }
+
+
+def _length(keys: Keys, usual: int | None) -> int | None:
+    """The context length of the file, or `usual` if the file has none of its own."""
+    found: int = keys.number("context_length")
+    return usual if found == _ANY_LENGTH else found
 
 
 def _first(kinds: list[str], kind: str) -> int:

@@ -110,6 +110,19 @@ def test_granite_without_scales_and_experts(tmp_path: Path) -> None:
     assert (found["num_key_value_heads"], found["mamba_d_head"]) == (2, 32)
 
 
+@pytest.mark.parametrize(
+    ("architecture", "length"), [("granitehybrid", 131_072), ("nemotron_h", 262_144), ("mamba2", None)]
+)
+def test_a_context_length_that_is_none(tmp_path: Path, architecture: str, length: int | None) -> None:
+    """llama.cpp's converter writes 2**20 for each model with state spaces."""
+    more = STATE_SPACE | {"rope.scaling.finetuned": False}
+    if architecture != "mamba2":
+        more |= {"attention.head_count_kv": [0, 2], "feed_forward_length": [96, 0]}
+    for given, expected in ((1 << 20, length), (4096, 4096)):
+        file = a_file(tmp_path, architecture, **more | {"context_length": given})
+        assert config_of(file, {}).get("max_position_embeddings") == expected
+
+
 def test_end_tokens_and_sampling(tmp_path: Path) -> None:
     tokens = {
         "tokenizer.ggml.tokens": ["a", "<eos>", "b", "<|im_end|>", "<|end|>"],
