@@ -40,7 +40,8 @@ class Keys:
         return value if isinstance(value, list) else [value] * count
 
     def same(self, key: str) -> Any:
-        """A number that all layers have that have one. 0: no layer has one. Raises `FileError`."""
+        """The number of all layers, but of those with 0. 0: all layers have 0. Raises `FileError` if layers
+        differ."""
         numbers = set(self.layers(key)) - {0}
         if len(numbers) > 1:
             raise self.file.wrong(f"{self.architecture}.{key}", "its layers have different sizes")
