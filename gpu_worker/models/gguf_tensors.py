@@ -4,6 +4,7 @@ Files are memory-mapped. A quantized tensor is rows of bytes, and its name ends 
 `formats/gguf.py`. All experts of a layer are one tensor, which is taken apart.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,9 +24,11 @@ _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _ROW = "mlp.shared_expert_gate.weight"
 """A matrix of one row, which llama.cpp has as a vector."""
 _FILTERS = ("conv1d.weight", "conv.conv.weight")
-"""Filters of channels, which llama.cpp has as a matrix."""
-_RATE = "linear_attn.A_log"
+"""Filters of channels, which llama.cpp has as a matrix, mostly."""
+_RATE = ".A_log"
 """A logarithm, which llama.cpp has as the number, with a minus."""
+_VECTORS = (_RATE, ".D", "mamba.norm.weight", "mixer.norm.weight")
+"""Vectors, which llama.cpp has with more dimensions in some architectures."""
 _NORM_OF_HEADS = "linear_attn.norm.weight"
 """A norm without 1 in models whose others have it."""
 
@@ -120,8 +123,10 @@ def _single(name: str, place: TensorPlace) -> Iterator[tuple[str, TensorPlace]]:
     if not experts:
         if name.endswith(_ROW) and len(shape) == 1:
             place = replace(place, shape=(1, *shape))
-        elif name.endswith(_FILTERS) and len(shape) == 2:
-            place = replace(place, shape=(shape[0], 1, shape[1]))
+        elif name.endswith(_FILTERS):
+            place = replace(place, shape=(math.prod(shape[:-1]), 1, shape[-1]))
+        elif name.endswith(_VECTORS):
+            place = replace(place, shape=(math.prod(shape),), row_bytes=place.nbytes)
         yield name, place
         return
     size = place.nbytes // shape[0]

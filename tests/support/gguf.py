@@ -174,6 +174,22 @@ _LAYER = {
     "feed_forward.experts.w1": "ffn_gate_exps",
     "feed_forward.experts.w2": "ffn_down_exps",
     "feed_forward.experts.w3": "ffn_up_exps",
+    **{"mamba.in_proj": "ssm_in", "mamba.conv1d": "ssm_conv1d", "mamba.norm": "ssm_norm"},
+    "mamba.out_proj": "ssm_out",
+    **{f"self_attn.{one}_{part}_proj": f"ssm_{one}_{part}" for one in ("f", "g") for part in ("a", "b")},
+    **{f"self_attn.{one}_conv1d": f"ssm_conv1d_{one}" for one in ("q", "k", "v")},
+    **{"self_attn.b_proj": "ssm_beta", "self_attn.o_norm": "ssm_norm"},
+    **{f"block_sparse_moe.{one}_proj": f"ffn_{one}" for one in ("gate", "up", "down")},
+    **{f"block_sparse_moe.shared_experts.{one}_proj": f"ffn_{one}_shexp" for one in ("gate", "up", "down")},
+    **{f"feed_forward.{one}_proj": f"ffn_{one}" for one in ("gate", "up", "down")},
+    **{"norm": "attn_norm", "mixer.gate": "ffn_gate_inp", "mixer.o_proj": "attn_output"},
+    **{f"mixer.{one}_proj": f"attn_{one}" for one in ("q", "k", "v")},
+    **{f"mixer.{one}_proj": f"ffn_{one}" for one in ("up", "down")},
+    **{f"mixer.experts.{one}_proj": f"ffn_{one}_exps" for one in ("up", "down")},
+    **{f"mixer.shared_experts.{one}_proj": f"ffn_{one}_shexp" for one in ("up", "down")},
+    **{"mixer.fc1_latent_proj": "ffn_latent_down", "mixer.fc2_latent_proj": "ffn_latent_up"},
+    **{"mixer.in_proj": "ssm_in", "mixer.conv1d": "ssm_conv1d", "mixer.norm": "ssm_norm"},
+    "mixer.out_proj": "ssm_out",
 }
 _WHOLE = {
     "mlp.gate.e_score_correction_bias": "exp_probs_b.bias",
@@ -182,6 +198,12 @@ _WHOLE = {
     "feed_forward.expert_bias": "exp_probs_b.bias",
     "linear_attn.A_log": "ssm_a",
     "linear_attn.dt_bias": "ssm_dt.bias",
+    **{"mamba.A_log": "ssm_a", "mamba.D": "ssm_d", "mamba.dt_bias": "ssm_dt.bias"},
+    **{"mixer.A_log": "ssm_a", "mixer.D": "ssm_d", "mixer.dt_bias": "ssm_dt.bias"},
+    "mixer.gate.e_score_correction_bias": "exp_probs_b.bias",
+    "pre_ff_layernorm.weight": "ffn_norm",
+    **{"self_attn.A_log": "ssm_a", "self_attn.dt_bias": "ssm_dt.bias"},
+    "block_sparse_moe.gate.e_score_correction_bias": "exp_probs_b.bias",
 }
 
 _GEMMA4 = {
@@ -214,10 +236,11 @@ def name_of(name: str, architecture: str) -> str:
     stem, _, end = name.rpartition(".")
     if stem == "lm_head":
         return f"output.{end}"
-    parts = stem.removeprefix("model.").split(".", 2)
+    parts = stem.removeprefix("model.").removeprefix("backbone.").split(".", 2)
     if parts[0] != "layers":
         return (
             {"embed_tokens": "token_embd", "norm": "output_norm", "embedding_norm": "token_embd_norm"}
+            | {"embeddings": "token_embd", "norm_f": "output_norm", "final_layernorm": "output_norm"}
             | _PER_LAYER
         )[parts[0]] + f".{end}"
     if (own := _WHOLE.get(f"{parts[2]}.{end}")) is not None:
@@ -269,18 +292,69 @@ def _parts_of(
                 rows = each if kind == "bias" else each.T
                 parts = {"gate": rows[::2], "up": rows[1::2]} if "gate" in end else {"down": rows}
                 found |= {f"{stem}.{number}.{one}_proj.{kind}": part for one, part in parts.items()}
-        elif architecture == "deepseek2" and stem.endswith("kv_b_proj") and config["q_lora_rank"]:
+        elif _has_split_latent(architecture, config) and stem.endswith("kv_b_proj"):
             heads = tensor.view(config["num_attention_heads"], -1, config["kv_lora_rank"])
             key = config["qk_nope_head_dim"]
             found[name.replace("kv_b_proj", "k_b")] = heads[:, :key].transpose(1, 2)
             found[name.replace("kv_b_proj", "v_b")] = heads[:, key:]
+        elif architecture == "granitehybrid" and _GRANITE.search(name):
+            found |= _parts_of_granite(name, tensor, config)
         else:
             found[name] = tensor
     return found
 
 
+def _has_split_latent(architecture: str, config: Mapping[str, Any]) -> bool:
+    """Whether the two parts of `kv_b_proj` are two tensors. Files of DeepSeek V2 Lite are older."""
+    return architecture == "kimi-linear" or (architecture == "deepseek2" and bool(config["q_lora_rank"]))
+
+
+_GRANITE = re.compile(r"(shared_mlp|block_sparse_moe)\.(input_linear|output_linear|router\.layer)\.")
+"""Tensors of Granite's MLPs and experts, of which gate and up are one, and all experts."""
+
+
+def _parts_of_granite(name: str, tensor: Tensor, config: Mapping[str, Any]) -> dict[str, Tensor]:
+    """A tensor of `_GRANITE` by its parts, with the names of other families."""
+    if "router" in name:
+        return {name.replace("block_sparse_moe.router.layer", "mlp.gate"): tensor}
+    layer = name.partition("shared_mlp")[0].partition("block_sparse_moe")[0]
+    if "shared_mlp" in name:
+        all_of = {"mlp.shared_expert" if config["num_local_experts"] else "mlp": tensor}
+    else:
+        all_of = {f"mlp.experts.{number}": each for number, each in enumerate(tensor)}
+    ups = ("gate", "up") if "input_linear" in name else ("down",)
+    return {
+        f"{layer}{stem}.{one}_proj.weight": part
+        for stem, each in all_of.items()
+        for one, part in zip(ups, each.chunk(len(ups)), strict=True)
+    }
+
+
+def _whole_granite(parts: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
+    """`_parts_of_granite`, back."""
+    found = {name: tensor for name, tensor in parts.items() if ".mlp." not in name}
+
+    def both(stem: str) -> tuple[Tensor, Tensor]:
+        gate, up, down = (parts[f"{stem}.{one}_proj.weight"] for one in ("gate", "up", "down"))
+        return torch.cat((gate, up)), down
+
+    for layer in range(config["num_hidden_layers"]):
+        own, experts = f"model.layers.{layer}", config["num_local_experts"]
+        shared = both(f"{own}.mlp.shared_expert" if experts else f"{own}.mlp")
+        for name, tensor in zip(("input", "output"), shared, strict=True):
+            found[f"{own}.shared_mlp.{name}_linear.weight"] = tensor
+        if experts:
+            found[f"{own}.block_sparse_moe.router.layer.weight"] = parts[f"{own}.mlp.gate.weight"]
+            each = [both(f"{own}.mlp.experts.{number}") for number in range(experts)]
+            for name, tensors in zip(("input", "output"), zip(*each, strict=True), strict=True):
+                found[f"{own}.block_sparse_moe.{name}_linear.weight"] = torch.stack(tensors)
+    return found
+
+
 def _whole(parts: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
     """`_parts_of`, back."""
+    if "GraniteMoeHybridForCausalLM" in config["architectures"]:
+        return _whole_granite(parts, config)
     found = dict(parts)
     for name in [name for name in parts if name.endswith("k_b.weight")]:
         key, value = found.pop(name), found.pop(name.replace("k_b", "v_b"))
@@ -334,13 +408,24 @@ def model_file(
             columns = tensor.shape[-1]
             kept = random_blocks(kind, tensor.numel() // columns, columns, seed=100 * seed)
             plain[name] = meant(kind, kept).view(tensor.shape)
-        if architecture == "llama" and "proj" in name and own.split(".")[-2] in ("attn_q", "attn_k"):
+        if (
+            architecture in ("llama", "granite")
+            and "proj" in name
+            and own.split(".")[-2] in ("attn_q", "attn_k")
+        ):
             heads = "num_attention_heads" if "attn_q" in own else "num_key_value_heads"
             kept = paired(kept, config[heads])
         if architecture.startswith("qwen35"):
             kept = _tiled(own, kept, config)
         shape = tensor.squeeze(0).shape if "shexp" in own else tensor.shape
         shape = tensor.squeeze(1).shape if "conv" in own and tensor.dim() == 3 else shape
+        if architecture == "kimi-linear" and "conv" in own:
+            shape = 1, len(tensor), 1, tensor.shape[-1]
+        elif own.endswith(("ssm_a", "ssm_d")) and ("mamba" in name or "mixer" in name):
+            shape = len(tensor), 1
+        elif own.endswith("ssm_norm.weight") and ("mamba" in name or "mixer" in name):
+            groups = config.get("mamba_n_groups") or config["n_groups"]
+            shape = groups, tensor.numel() // groups
         content = kept.contiguous().numpy().tobytes()
         if "_exps." in own and architecture != "gemma4":
             _, before, others = tensors.get(own, (0, (0,), b""))
@@ -354,17 +439,18 @@ def model_file(
         tensors["rope_freqs.weight"] = 0, (pairs,), struct.pack(f"<{pairs}f", *factors)
     every = {
         "general.architecture": architecture,
-        "block_count": config["num_hidden_layers"],
-        "context_length": config["max_position_embeddings"],
+        "block_count": config.get("num_hidden_layers"),
+        "context_length": config.get("max_position_embeddings"),
         "embedding_length": config["hidden_size"],
-        "feed_forward_length": config["intermediate_size"],
-        "attention.head_count": config["num_attention_heads"],
-        "attention.head_count_kv": config["num_key_value_heads"],
-        "attention.layer_norm_rms_epsilon": config.get("rms_norm_eps") or config["norm_eps"],
+        "feed_forward_length": config.get("intermediate_size"),
+        "attention.head_count": config.get("num_attention_heads"),
+        "attention.head_count_kv": config.get("num_key_value_heads"),
+        "attention.layer_norm_rms_epsilon": config.get("rms_norm_eps") or config.get("norm_eps"),
         **values,
     }
     own_key = ("general.", "tokenizer.", "split.")
     named = {key if key.startswith(own_key) else f"{architecture}.{key}": each for key, each in every.items()}
+    named = {key: each for key, each in named.items() if each is not None}
     (folder / "meant").mkdir(parents=True)
     save_file({key: one.contiguous() for key, one in plain.items()}, folder / "meant" / "model.safetensors")
     (folder / "meant" / "config.json").write_text(json.dumps(config | {"dtype": "float32"}))

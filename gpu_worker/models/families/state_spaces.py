@@ -14,7 +14,7 @@ _BAMBA_NAMES = Names(
 _GRANITE = Family(
     names=Names(up=("shared_mlp.input_linear",), down="shared_mlp.output_linear"),
     keys={"num_experts": "num_local_experts", "intermediate_size": "shared_intermediate_size"},
-    expects={"num_experts": 0},
+    expects={"num_experts": 0, "gate_and_up_apart": False},
     defaults={
         "attention_multiplier": 1.0,
         "full_attn_idxs": [],
@@ -28,7 +28,7 @@ _GRANITE = Family(
 _GRANITE_MOE = replace(
     _GRANITE,
     keys={"num_experts": "num_local_experts", "shared_expert_intermediate_size": "shared_intermediate_size"},
-    expects={},
+    expects={"gate_and_up_apart": False},
     experts=Experts(
         intermediate_size="intermediate_size",
         router="block_sparse_moe.router.layer",
@@ -39,6 +39,14 @@ _GRANITE_MOE = replace(
         stacked=True,
         shared="shared_mlp.",
     ),
+)
+_GRANITE_APART = replace(_GRANITE, names=Names(), expects={"num_experts": 0})
+"""Granite in GGUF files, which have gate and up apart."""
+_GRANITE_MOE_APART = replace(
+    _GRANITE_MOE,
+    names=Names(),
+    expects={},
+    experts=Experts(intermediate_size="intermediate_size", normalized=True, shared="mlp.shared_expert."),
 )
 
 FAMILIES: Mapping[str, Family] = {
@@ -98,7 +106,10 @@ FAMILIES: Mapping[str, Family] = {
         recurrent=Mamba(prefix="mixer.", alone=True),
         left_out=("mtp.",),
     ),
-    "GraniteMoeHybridForCausalLM": replace(_GRANITE, otherwise=_GRANITE_MOE),
+    "GraniteMoeHybridForCausalLM": replace(
+        _GRANITE,
+        otherwise=replace(_GRANITE_MOE, otherwise=replace(_GRANITE_APART, otherwise=_GRANITE_MOE_APART)),
+    ),
     "BambaForCausalLM": Family(
         names=_BAMBA_NAMES,
         keys={"full_attn_idxs": "attn_layer_indices"},

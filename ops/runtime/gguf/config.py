@@ -11,7 +11,7 @@ from typing import Any
 
 from ops.runtime.gguf.file import PLAIN, Gguf
 from ops.runtime.gguf.gemma import gemma2, gemma3, gemma4
-from ops.runtime.gguf.keys import FACTORS, Keys, feed_forward, head_size, rope_scaling
+from ops.runtime.gguf.keys import FACTORS, Keys, feed_forward, head_size, norm_epsilon, rope_scaling
 from ops.runtime.gguf.mixtures import (
     deepseek2,
     experts,
@@ -22,7 +22,8 @@ from ops.runtime.gguf.mixtures import (
     qwen2moe,
     qwen3moe,
 )
-from ops.runtime.gguf.recurrent import lfm2, lfm2moe, qwen35, qwen35moe
+from ops.runtime.gguf.recurrent import kimi_linear, lfm2, lfm2moe, qwen35, qwen35moe
+from ops.runtime.gguf.state_spaces import falcon_h1, granite_hybrid, granite_scales, mamba2, nemotron_h
 
 _END_TEXTS = (
     *(
@@ -68,6 +69,13 @@ def _llama(keys: Keys) -> dict[str, Any]:
     return found
 
 
+def _granite(keys: Keys) -> dict[str, Any]:
+    if not keys.flag("rope.scaling.finetuned", True):
+        what = "attention without positions is not supported"
+        raise keys.file.wrong(f"{keys.architecture}.rope.scaling.finetuned", what)
+    return {**_llama(keys), **granite_scales(keys)}
+
+
 def _phi3(keys: Keys) -> dict[str, Any]:
     return {"sliding_window": keys.number("attention.sliding_window", 0) or None}
 
@@ -95,6 +103,13 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "qwen3next": Architecture("Qwen3NextForCausalLM", qwen35moe),
     "lfm2": Architecture("Lfm2ForCausalLM", lfm2, layered=True),
     "lfm2moe": Architecture("Lfm2MoeForCausalLM", lfm2moe, layered=True),
+    "kimi-linear": Architecture("KimiLinearForCausalLM", kimi_linear, layered=True),
+    "granite": Architecture("GraniteForCausalLM", _granite),
+    "granitehybrid": Architecture("GraniteMoeHybridForCausalLM", granite_hybrid, layered=True),
+    "nemotron_h": Architecture("NemotronHForCausalLM", nemotron_h, layered=True),
+    "nemotron_h_moe": Architecture("NemotronHForCausalLM", nemotron_h, layered=True),
+    "falcon-h1": Architecture("FalconH1ForCausalLM", falcon_h1),
+    "mamba2": Architecture("Mamba2ForCausalLM", mamba2),
 }
 """Architectures of llama.cpp that are read, by their names there."""
 
@@ -117,14 +132,14 @@ def config_of(file: Gguf, factors: Mapping[str, Sequence[float]]) -> dict[str, A
         "architectures": [architecture.name],
         "vocab_size": file.tensors["token_embd.weight"].shape[0],
         "hidden_size": keys.number("embedding_length"),
-        "intermediate_size": feed_forward(keys),
+        "intermediate_size": feed_forward(keys) or None,
         "num_hidden_layers": keys.number("block_count") - nextn,
         "num_nextn_predict_layers": nextn or None,
         "num_attention_heads": heads,
         "num_key_value_heads": keys.number("attention.head_count_kv", heads),
         "head_dim": head_dim,
         "max_position_embeddings": keys.number("context_length"),
-        "rms_norm_eps": keys.number("attention.layer_norm_rms_epsilon"),
+        "rms_norm_eps": norm_epsilon(keys),
         "rope_theta": keys.number("rope.freq_base", 10000.0),
         "rotary_dim": keys.number("rope.dimension_count", head_dim),
         "rope_scaling": rope_scaling(keys),

@@ -16,7 +16,7 @@ from ops.runtime.made_directory import made_directory
 from ops.runtime.model_files import FileError
 
 SUFFIX = ".gguf"
-KIND = "gguf 1"
+KIND = "gguf 2"
 """The number is raised when a directory is made in another way than before."""
 
 _PART = re.compile(r"-(\d{5})-of-\d{5}$")

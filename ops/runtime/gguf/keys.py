@@ -39,6 +39,14 @@ class Keys:
             )
         return value if isinstance(value, list) else [value] * count
 
+    def same(self, key: str) -> Any:
+        """The number of all layers, but of those with 0. 0: all layers have 0. Raises `FileError` if layers
+        differ."""
+        numbers = set(self.layers(key)) - {0}
+        if len(numbers) > 1:
+            raise self.file.wrong(f"{self.architecture}.{key}", "its layers have different sizes")
+        return max(numbers, default=0)
+
     def flag(self, key: str, default: bool) -> bool:
         found: bool = self.file.get(f"{self.architecture}.{key}", bool, default)
         return found
@@ -60,6 +68,13 @@ def feed_forward(keys: Keys) -> int:
 def head_size(keys: Keys) -> int:
     size = keys.number("embedding_length") // max(1, keys.number("attention.head_count"))
     found: int = keys.number("attention.key_length", size)
+    return found
+
+
+def norm_epsilon(keys: Keys) -> float:
+    """Epsilon of RMS norms, which some files name as that of layer norms."""
+    other = keys.number("attention.layer_norm_epsilon", 0)
+    found: float = keys.number("attention.layer_norm_rms_epsilon", other or None)
     return found
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ops.runtime.gguf.keys import Keys
-from ops.runtime.gguf.mixtures import SIGMOID, experts
+from ops.runtime.gguf.mixtures import SIGMOID, deepseek2, experts
 
 
 def qwen35(keys: Keys) -> dict[str, Any]:
@@ -49,3 +49,18 @@ def lfm2moe(keys: Keys) -> dict[str, Any]:
     """LFM2 with experts."""
     found = {**lfm2(keys), **experts(keys, True, SIGMOID)}
     return found | {"num_dense_layers": found["first_k_dense_replace"]}
+
+
+def kimi_linear(keys: Keys) -> dict[str, Any]:
+    """Kimi Linear. Layers without key heads are delta nets, with as many heads as attention has."""
+    heads = keys.number("attention.head_count")
+    key_heads = keys.layers("attention.head_count_kv")
+    return {
+        **deepseek2(keys),
+        **experts(keys, True, SIGMOID),
+        "architectures": ["KimiLinearForCausalLM"],
+        "layer_types": ["full_attention" if each else "linear_attention" for each in key_heads],
+        "linear_num_heads": heads,
+        "linear_head_dim": keys.number("kda.head_dim"),
+        "linear_conv_kernel_dim": keys.number("ssm.conv_kernel"),
+    }

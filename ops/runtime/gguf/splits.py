@@ -89,7 +89,7 @@ WHOLE_MERGES = (
     *("pixtral", "tekken"),
 )
 """A part that is a token is that token, whatever merges say."""
-BEGINS = ("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "midm-2.0", "lfm2")
+BEGINS = WHOLE_MERGES
 """Texts begin with the bos token if the file does not say."""
 COMPOSED = ("qwen2", "qwen35", "deepseek-r1-qwen", "megrez")
 """Text is normalized to NFC."""

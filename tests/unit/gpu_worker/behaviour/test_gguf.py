@@ -117,6 +117,34 @@ DELTA_VALUES = {
     **{"ssm.conv_kernel": 4, "ssm.state_size": 32, "ssm.group_count": 2},
     **{"ssm.time_step_rank": 8, "ssm.inner_size": 256},
 }
+STATE_SPACES = {"mamba_n_heads": 4, "mamba_d_head": 128, "mamba_n_groups": 2, "mamba_d_state": 32}
+STATE_SPACE_VALUES = {
+    **{"ssm.conv_kernel": 4, "ssm.state_size": 32, "ssm.group_count": 2},
+    **{"ssm.time_step_rank": 4, "ssm.inner_size": 512},
+}
+SCALES = {
+    **{"embedding_multiplier": 6.0, "residual_multiplier": 0.22},
+    **{"attention_multiplier": 0.2, "logits_scaling": 0.5},
+}
+SCALE_VALUES = {
+    **{"embedding_scale": 6.0, "residual_scale": 0.22, "attention.scale": 0.2, "logit_scale": 0.5},
+}
+GRANITE = {
+    **STATE_SPACES,
+    **SCALES,
+    **{"layer_types": ["linear_attention", "full_attention"], "position_embedding_type": None},
+}
+GRANITE_VALUES = {
+    **STATE_SPACE_VALUES,
+    **SCALE_VALUES,
+    **{"rope.scaling.finetuned": False, "attention.head_count_kv": [0, 2]},
+}
+NEMOTRON = {"mamba_num_heads": 4, "mamba_head_dim": 128, "n_groups": 2, "ssm_state_size": 32, "head_dim": 64}
+NEMOTRON_VALUES = STATE_SPACE_VALUES | {
+    **{"attention.key_length": 64, "attention.value_length": 64, "attention.layer_norm_epsilon": 1e-5},
+}
+FALCON_H1 = STATE_SPACES | {"mamba_d_ssm": 512, "head_dim": 32, "rope_parameters": {"rope_theta": 1e11}}
+FALCON_H1_VALUES = STATE_SPACE_VALUES | HEADS_OF_32 | {"rope.freq_base": 1e11}
 MODELS: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
     "llama": ("LlamaForCausalLM", {"tie_word_embeddings": True}, "llama", {"rope.dimension_count": 64}),
     "qwen2": ("Qwen2ForCausalLM", {}, "qwen2", {"rope.freq_base": 10000.0}),
@@ -247,6 +275,77 @@ MODELS: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
         | {"attention.head_count_kv": [2, 0], "shortconv.l_cache": 3, "rope.freq_base": 1e6}
         | {"expert_feed_forward_length": 64, "leading_dense_block_count": 1, "expert_gating_func": 2},
     ),
+    "granite": ("GraniteForCausalLM", SCALES, "granite", SCALE_VALUES),
+    "granitehybrid": (
+        "GraniteMoeHybridForCausalLM",
+        GRANITE | {"num_local_experts": 0, "shared_intermediate_size": 512},
+        "granitehybrid",
+        GRANITE_VALUES | {"expert_count": 0, "expert_shared_feed_forward_length": 512},
+    ),
+    "granitehybrid, experts": (
+        "GraniteMoeHybridForCausalLM",
+        GRANITE
+        | {"num_local_experts": 5, "num_experts_per_tok": 2, "shared_intermediate_size": 64}
+        | {"mamba_conv_bias": False, "attention_bias": True},
+        "granitehybrid",
+        GRANITE_VALUES | ROUTED | {"expert_shared_feed_forward_length": 64},
+    ),
+    "nemotron_h": (
+        "NemotronHForCausalLM",
+        NEMOTRON | {"layers_block_type": ["linear_attention", "mlp", "full_attention"]},
+        "nemotron_h",
+        NEMOTRON_VALUES
+        | {"attention.head_count_kv": [0, 0, 2], "feed_forward_length": [0, 256, 0], "block_count": 3},
+    ),
+    "nemotron_h_moe": (
+        "NemotronHForCausalLM",
+        NEMOTRON
+        | {"layers_block_type": ["moe", "linear_attention", "full_attention", "moe"]}
+        | {"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+        | {"moe_shared_expert_intermediate_size": 96, "moe_latent_size": 256, "use_conv_bias": False}
+        | {"n_group": 2, "topk_group": 1, "routed_scaling_factor": 1.7, "norm_topk_prob": True},
+        "nemotron_h_moe",
+        NEMOTRON_VALUES
+        | {"block_count": 5, "nextn_predict_layers": 1, "attention.head_count_kv": [0, 0, 2, 0, 2]}
+        | {"feed_forward_length": [64, 0, 0, 64, 64], "expert_feed_forward_length": 64}
+        | {"expert_count": 6, "expert_used_count": [2, 0, 0, 2, 2], "moe_latent_size": 256}
+        | {"expert_shared_feed_forward_length": 96, "expert_shared_count": 1}
+        | {"expert_group_count": 2, "expert_group_used_count": 1}
+        | {"expert_weights_norm": True, "expert_weights_scale": 1.7},
+    ),
+    "falcon-h1": (
+        "FalconH1ForCausalLM",
+        FALCON_H1 | {"mamba_rms_norm": True, "mamba_norm_before_gate": False},
+        "falcon-h1",
+        FALCON_H1_VALUES,
+    ),
+    "falcon-h1, without norms": (
+        "FalconH1ForCausalLM",
+        FALCON_H1 | {"mamba_rms_norm": False, "mamba_conv_bias": False},
+        "falcon-h1",
+        FALCON_H1_VALUES,
+    ),
+    "mamba2": (
+        "Mamba2ForCausalLM",
+        {"num_heads": 4, "head_dim": 128, "n_groups": 2, "state_size": 32, "expand": 2},
+        "mamba2",
+        STATE_SPACE_VALUES
+        | {"attention.head_count": 0, "attention.head_count_kv": None, "feed_forward_length": 0}
+        | {"attention.layer_norm_rms_epsilon": 1e-5},
+    ),
+    "kimi-linear": (
+        "KimiLinearForCausalLM",
+        {key: value for key, value in LATENT.items() if "routed" not in key}
+        | {"layer_types": ["linear_attention", "full_attention"], "q_lora_rank": None}
+        | {"linear_num_heads": 4, "linear_head_dim": 64, "v_head_dim": 64}
+        | {"num_experts": 6, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.7},
+        "kimi-linear",
+        LATENT_VALUES
+        | {"attention.head_count_kv": [0, 1], "ssm.conv_kernel": 4, "kda.head_dim": 64}
+        | {"attention.key_length": 272, "attention.key_length_mla": 48}
+        | {"attention.value_length": 256, "attention.value_length_mla": 64}
+        | {"expert_gating_func": 2, "context_length": 128},
+    ),
     "DeepSeek V2, lite": (
         "DeepseekV2ForCausalLM",
         LATENT | {"q_lora_rank": None, "topk_method": "greedy"},
@@ -317,7 +416,8 @@ def test_logits_of_every_architecture_equal_transformers(tmp_path: Path, name: s
         "attn_output": "Q8_0",
         **{"token_embd": "Q8_0", "per_layer_token_embd": "Q8_0", "proj": "Q8_0"},
         "output": None,
-        **{"ssm_conv1d": None, "conv": None, "ssm_out": "Q8_0"},
+        **{"ssm_conv1d": None, "conv": None, "ssm_out": "Q8_0", "ssm_f_b": "Q8_0", "ssm_g_b": "Q8_0"},
+        **{f"ssm_conv1d_{one}": None for one in ("q", "k", "v")},
     }
     file, meant = written(tmp_path, name, lambda own: mixed.get(own.split(".")[-2], "Q4_K"))
     compare(file, meant)
@@ -371,14 +471,15 @@ def test_4_bits_stay_so_by_default(
         assert " 100 % stay as they are" in caplog.text
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen2", "Mixtral"])
+@pytest.mark.parametrize("name", ["llama", "qwen2", "Mixtral", "granitehybrid, experts", "nemotron_h_moe"])
 def test_types_of_one_file_stay_so_each_in_its_own(
     tmp_path: Path, name: str, cpp: KeptKernels, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also query, key and value of two types, which are one matrix. C++ kernels round activations."""
     caplog.set_level(logging.INFO, logger="gpu_worker")
-    mixed = {"attn_v": "Q6_K", "attn_output": "Q5_K", "ffn_down": "Q8_0", "ffn_down_exps": "MXFP4"}
+    mixed: dict[str, str | None] = {"attn_v": "Q6_K", "attn_output": "Q5_K", "ffn_down": "Q8_0"}
     mixed |= {"token_embd": "Q6_K", "output": "Q6_K", "attn_q": "IQ4_XS", "attn_k": "Q3_K"}
+    mixed |= {"ffn_down_exps": "MXFP4", "ffn_down_shexp": "IQ4_NL", "ssm_out": "Q5_K", "ssm_conv1d": None}
     file, meant = written(tmp_path, name, lambda own: mixed.get(own.split(".")[-2], "Q4_K"))
     back_ends: tuple[tuple[Kernels, float], ...] = ((KeptReference(), 1e-2), (cpp, 0.5))
     for kernels, most in back_ends:

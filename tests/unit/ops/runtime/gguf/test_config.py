@@ -20,6 +20,10 @@ SIZES = {
     "attention.head_count_kv": 2,
     "attention.layer_norm_rms_epsilon": 0.5,
 }
+STATE_SPACE = {
+    **{"ssm.conv_kernel": 4, "ssm.state_size": 16, "ssm.group_count": 1},
+    **{"ssm.time_step_rank": 4, "ssm.inner_size": 128},
+}
 EMBEDDING = {"token_embd.weight": (0, (7, 64), bytes(4 * 7 * 64))}
 
 
@@ -96,6 +100,29 @@ def test_scaled_angles(tmp_path: Path) -> None:
     }
 
 
+def test_granite_without_scales_and_experts(tmp_path: Path) -> None:
+    """A file that leaves a scale out, or has 0, has llama.cpp's own."""
+    more = STATE_SPACE | {"rope.scaling.finetuned": False}
+    file = a_file(tmp_path, "granitehybrid", logit_scale=0.0, **more, **{"attention.head_count_kv": [0, 2]})
+    found = config_of(file, {})
+    assert [found[f"{key}_multiplier"] for key in ("attention", "embedding", "residual")] == [0.25, 1.0, 1.0]
+    assert (found["logits_scaling"], found["num_experts"], found["intermediate_size"]) == (1.0, 0, 96)
+    assert (found["num_key_value_heads"], found["mamba_d_head"]) == (2, 32)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "length"), [("granitehybrid", 131_072), ("nemotron_h", 262_144), ("mamba2", None)]
+)
+def test_a_context_length_that_is_none(tmp_path: Path, architecture: str, length: int | None) -> None:
+    """llama.cpp's converter writes 2**20 for each model with state spaces."""
+    more = STATE_SPACE | {"rope.scaling.finetuned": False}
+    if architecture != "mamba2":
+        more |= {"attention.head_count_kv": [0, 2], "feed_forward_length": [96, 0]}
+    for given, expected in ((1 << 20, length), (4096, 4096)):
+        file = a_file(tmp_path, architecture, **more | {"context_length": given})
+        assert config_of(file, {}).get("max_position_embeddings") == expected
+
+
 def test_end_tokens_and_sampling(tmp_path: Path) -> None:
     tokens = {
         "tokenizer.ggml.tokens": ["a", "<eos>", "b", "<|im_end|>", "<|end|>"],
@@ -139,6 +166,22 @@ def test_what_ends_an_answer_of_gemma_4(tmp_path: Path) -> None:
             "gemma4",
             {"attention.sliding_window_pattern": [True]},
             r"gemma4\.attention\.sliding_window_pattern: a value for each of 2 layers is needed",
+        ),
+        (
+            "granite",
+            {"rope.scaling.finetuned": False},
+            r"granite\.rope\.scaling\.finetuned: attention without positions is not supported",
+        ),
+        (
+            "granitehybrid",
+            {"attention.head_count_kv": [0, 2]},
+            r"granitehybrid\.rope\.scaling\.finetuned: rotary embeddings are not supported beside state",
+        ),
+        (
+            "nemotron_h_moe",
+            {"attention.head_count_kv": [0, 2], "feed_forward_length": [64, 0], "expert_count": 4}
+            | {"expert_used_count": [2, 3], **STATE_SPACE},
+            r"nemotron_h_moe\.expert_used_count: its layers have different sizes",
         ),
         ("qwen2", {"rope.scaling.type": "linear"}, r"qwen2\.rope\.scaling\.factor: the value is missing"),
     ],

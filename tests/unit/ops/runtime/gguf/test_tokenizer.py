@@ -227,8 +227,9 @@ def test_first_and_last_tokens(tmp_path: Path) -> None:
         assert ours.encode("", add_special_tokens=True).ids == expected
     ours, _ = both(tmp_path / "a.gguf", shipped())
     assert ours.encode("", add_special_tokens=True).ids == []
-    ours, _ = both(tmp_path / "a.gguf", shipped() | {"tokenizer.ggml.pre": "llama-bpe"})
-    assert ours.encode("", add_special_tokens=True).ids == [0]
+    for pre in ("llama-bpe", "pixtral", "tekken"):
+        ours, _ = both(tmp_path / "a.gguf", shipped() | {"tokenizer.ggml.pre": pre})
+        assert ours.encode("", add_special_tokens=True).ids == [0]
 
 
 def test_merges_follow_scores() -> None:
