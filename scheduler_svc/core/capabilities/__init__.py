@@ -1,15 +1,17 @@
 """What only some requests or deployments use: one module for each capability, which phases call by name.
 
-    module          what it adds                              called from
-    samples.py      several answers from one prompt           submit, settle
-    beams.py        beam search                               submit, decode, prefill, preempt, settle
-    drafts.py       speculative decoding                      decode, settle
-    roll.py         texts that go on past their context       fleet, settle
-    embeddings.py   texts that are read and not continued     prefill, settle
-    prompt_scores.py  log probabilities of prompts            prefill, settle
+    module             what it adds                            called from
+    samples.py         several answers from one prompt         submit, settle
+    beams.py           beam search                             submit, decode, prefill, preempt, settle
+    drafts.py          speculative decoding                    decode, settle
+    roll.py            texts that go on past their context     fleet, settle
+    embeddings.py      texts that are read and not continued   prefill, settle
+    prompt_scores.py   log probabilities of prompts            prefill, settle
+    partial_blocks.py  prefixes that end within a block        admit, prefill, settle
 
 A new capability has a module here and a call in each phase that it changes:
 
+    admit      it may give a sequence more of what is cached
     decode     it may hold a sequence back, or add to its row
     prefill    it may say what the row that ends a prompt does
     preempt    it may let a sequence wait for something else before it waits for a slot
