@@ -16,8 +16,9 @@ from gpu_worker.models.alibi import slopes
 from gpu_worker.models.experts_config import ExpertsConfig, read_experts
 from gpu_worker.models.families import FAMILIES, Family, family_of
 from gpu_worker.models.index_config import IndexConfig, read_index
+from gpu_worker.models.positions_config import read_ropes, read_windows
 from gpu_worker.models.recurrent_config import RecurrentConfig, read_recurrent
-from gpu_worker.models.rope import RopeConfig, read_rope
+from gpu_worker.models.rope import RopeConfig
 from gpu_worker.models.values import Values
 from gpu_worker.models.wrapped import language_part
 from ops.runtime import model_files
@@ -276,7 +277,7 @@ def _config_of(architecture: str, family: Family, values: Values) -> ModelConfig
     if head_dim % 2:
         raise values.wrong("head_dim", f"{head_dim} is odd, and rotary embeddings pair dimensions")
     layers = values.positive("num_hidden_layers")
-    windows = _windows(values, layers) if family.windowed else (0,) * layers
+    windows = read_windows(values, layers) if family.windowed else (0,) * layers
     scale = _attention_scale(values)
     residual = values.number("residual_multiplier", 1.0)
     vocab_size = values.positive("vocab_size")
@@ -296,7 +297,7 @@ def _config_of(architecture: str, family: Family, values: Values) -> ModelConfig
         activation=_choice(
             values, "hidden_act", _ACTIVATIONS if family.gated else _ACTIVATIONS | _UNGATED, "silu"
         ),
-        ropes=_ropes(family, values, head_dim, windows),
+        ropes=read_ropes(family, values, head_dim, windows),
         tie_word_embeddings=values.flag("tie_word_embeddings"),
         qkv_bias=values.fact(family.qkv_bias),
         out_bias=values.fact(family.out_bias),
@@ -367,62 +368,6 @@ def _choice(values: Values, key: str, choices: Mapping[str, T], default: str) ->
     if not isinstance(name, str) or name not in choices:
         raise values.wrong(key, f"{name!r} is not one of {', '.join(choices)}")
     return choices[name]
-
-
-def _ropes(family: Family, values: Values, head_dim: int, windows: tuple[int, ...]) -> tuple[RopeConfig, ...]:
-    """Rotary embedding of each layer.
-
-    transformers 5 writes `rope_parameters`, earlier versions `rope_theta` and `rope_scaling`. Layers with a
-    window may have another embedding than layers with full attention, as in Gemma 3. Some layers may have
-    none, as in SmolLM 3.
-    """
-    key = "rope_parameters" if values.get("rope_parameters") else "rope_scaling"
-    given = values.object(key)
-    base = given.values.get("rope_theta", values.values.get("rope_theta", "usual"))
-    rotary = values.get(family.rotary) == "rope" if isinstance(family.rotary, str) else family.rotary
-    if not rotary or values.fact(family.alibi) or (family.rotary_by_base and base is None):
-        return (RopeConfig(),) * len(windows)
-    full = windowed = values
-    if given.get("full_attention"):
-        full, windowed = (
-            values.but(key, given.get(kind)) for kind in ("full_attention", "sliding_attention")
-        )
-    elif values.get("rope_local_base_freq"):
-        windowed = values.but(key, {"rope_theta": values.number("rope_local_base_freq")})
-    theta, longest = values.number("rope_theta", 10000.0), values.positive("max_position_embeddings", 2048)
-    of_full, of_windowed = (
-        read_rope(each, key, head_dim, theta, longest, family.scales_queries) for each in (full, windowed)
-    )
-    everywhere = family.rotates_full_attention or not any(windows)
-    rotates = values.get("no_rope_layers", [everywhere or window > 0 for window in windows])
-    if not isinstance(rotates, list) or len(rotates) != len(windows):
-        raise values.wrong("no_rope_layers", f"a list of {len(windows)} is needed, not {rotates!r}")
-    return tuple(
-        (of_windowed if window else of_full) if rotated else RopeConfig()
-        for window, rotated in zip(windows, rotates, strict=True)
-    )
-
-
-def _windows(values: Values, layers: int) -> tuple[int, ...]:
-    """Attention window of each layer.
-
-    `layer_types` names the layers with a sliding window. Without it they are the layers from
-    `max_window_layers` on (default: all), except each `sliding_window_pattern`-th.
-    """
-    if values.get("sliding_window") is None or not values.flag("use_sliding_window", True):
-        return (0,) * layers
-    window = values.positive("sliding_window")
-    pattern = values.positive("sliding_window_pattern", layers + 1)
-    first = values.get("max_window_layers", 0)
-    types = values.get("layer_types") or [
-        "sliding_attention" if layer >= first and (layer + 1) % pattern else "full_attention"
-        for layer in range(layers)
-    ]
-    if not isinstance(types, list) or len(types) != layers:
-        raise values.wrong("layer_types", f"a list of {layers} is needed, not {types!r}")
-    if unknown := [kind for kind in types if kind not in ("sliding_attention", "full_attention")]:
-        raise values.wrong("layer_types", f"{unknown[0]!r} is not supported")
-    return tuple(window if kind == "sliding_attention" else 0 for kind in types)
 
 
 def _latent(values: Values) -> LatentConfig:

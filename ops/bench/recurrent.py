@@ -64,7 +64,7 @@ STEPS = 24
 TURNS, SYSTEM, TURN = 12, 400, 60
 """Turns of the chat, tokens of its system prompt, and of each question; answers have that many at most."""
 STOPS = frozenset(range(0, VOCABULARY, 16))
-"""End messages. They are so many that random answers have one."""
+"""Tokens that end messages: every sixteenth of the vocabulary, so that a random answer soon draws one."""
 
 
 def make(name: str, directory: Path, seed: int, **smaller: Any) -> None:

@@ -57,12 +57,11 @@ class Batch:
 
     def admit(
         self, sequence: Sequence, hits: list[int], partial: PartialBlock | None = None
-    ) -> tuple[list[int], list[int]]:
+    ) -> tuple[list[int], list[int], list[int]]:
         """Give the sequence a slot, and a table that begins with blocks of `hits` and a copy of `partial`.
 
-        Returns its blocks, and the block that is to be copied to the last of them; empty if there is none. It
-        stays referenced until the caller releases it. Blocks outside the window are neither held nor brought
-        back.
+        Returns its blocks, and the block that is to be copied and the block to copy it to, as `fork` does.
+        Blocks outside the window are neither held nor brought back.
         """
         gone = self.limits.outside_window(len(hits) * self.limits.block_size)
         held, names = hits[gone:], sequence.chain[gone : len(hits)]
@@ -72,9 +71,9 @@ class Batch:
         kept = len(hits) - gone
         table = BlockTable(self.pool, self.limits.block_size, [0] * gone + blocks[:kept], gone)
         self._seat(sequence, table, partial.end if partial else table.room)
-        if partial:
-            table.grow(1)
-        return table.blocks[:], blocks[kept:]
+        sources = blocks[kept:]
+        targets = table.grow(len(sources))
+        return table.blocks[:], sources, targets
 
     def can_fork(self, parent: Sequence, tokens: int) -> bool:
         """Whether the parent still holds all that a row after its first `tokens` positions reads."""

@@ -9,6 +9,7 @@ craft a prompt that reads the cache of another.
 """
 
 from array import array
+from collections.abc import Sequence
 from hashlib import blake2b
 
 DIGEST_BYTES = 32
@@ -39,10 +40,19 @@ def extend_chain(
         chain.append(name)
 
 
-def partial_name(chain: list[bytes], start: bytes, tokens: "array[int]", end: int, block_size: int) -> bytes:
-    """The name of the block that the first `end` tokens fill in part. The chain gets the names before it."""
-    full = end // block_size
+def partial_names(
+    chain: list[bytes], start: bytes, tokens: "array[int]", ends: Sequence[int], block_size: int
+) -> list[bytes]:
+    """Names of the block that the first `end` tokens fill in part, for each of `ends`, the shortest first.
+
+    All of `ends`, one at least, are in the same block. The chain gets the names before it.
+    """
+    full = ends[0] // block_size
     extend_chain(chain, start, tokens, full, block_size)
     digest = blake2b(chain[full - 1] if full else start, digest_size=DIGEST_BYTES)
-    digest.update(tokens[full * block_size : end].tobytes())
-    return digest.digest()
+    names, done = list[bytes](), full * block_size
+    for end in ends:
+        digest.update(tokens[done:end].tobytes())
+        names.append(digest.digest())
+        done = end
+    return names

@@ -18,7 +18,7 @@ from scheduler_svc.core.errors import RequestPoisoned, RequestRefused, RowFailed
 from scheduler_svc.core.fleet import Fleet
 from scheduler_svc.core.limits import WorkerLimits
 from scheduler_svc.core.plan import Outcome, StepResult
-from scheduler_svc.core.prefix import partial_name, root
+from scheduler_svc.core.prefix import partial_names, root
 from scheduler_svc.core.request import Pooling, Request, SoFar
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.sequence import Sequence, SequenceGroup
@@ -224,7 +224,8 @@ class World:
         size, tokens, chain = self.limits.block_size, sequence.tokens, list(sequence.chain)
         start, values = root(sequence.group.request.salt), None
         for end in range(len(tokens), 0, -1):
-            if end % size and (name := partial_name(chain, start, tokens, end, size)) not in self.contents:
+            (name,) = partial_names(chain, start, tokens, [end], size)
+            if end % size and name not in self.contents:
                 values = values or worker.values(tokens)
                 self.contents[name] = values[end // size * size : end]
 

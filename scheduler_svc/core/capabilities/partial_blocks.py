@@ -23,7 +23,7 @@ from scheduler_svc.core.batch import PartialBlock
 from scheduler_svc.core.blocks import NamedBlock
 from scheduler_svc.core.flight import Flight
 from scheduler_svc.core.plan import StepResult
-from scheduler_svc.core.prefix import partial_name, root
+from scheduler_svc.core.prefix import partial_names, root
 from scheduler_svc.core.sequence import Sequence
 from scheduler_svc.core.state import SchedulerState
 from scheduler_svc.core.step_builder import StepBuilder
@@ -42,12 +42,9 @@ def find(state: SchedulerState, sequence: Sequence, full: int) -> PartialBlock |
     last = min(first + size, len(tokens), sequence.group.most_cached + 1) - 1
     if sequence.group.held:  # which would fork from the copy in the step that makes it
         last = min(last, len(tokens) - 2)
-    for end in range(last, first, -1):
-        if tokens[end] in stops or tokens[end - 1] in stops:
-            name = _name(state, sequence, end)
-            if state.batch.pool.knows(name):
-                return PartialBlock(name, end)
-    return None
+    ends = [end for end in range(first + 1, last + 1) if tokens[end] in stops or tokens[end - 1] in stops]
+    named = zip(_names(state, sequence, ends), ends, strict=True) if ends else ()
+    return next((PartialBlock(*each) for each in reversed([*named]) if state.batch.pool.knows(each[0])), None)
 
 
 def note_messages(sequence: Sequence) -> None:
@@ -65,7 +62,7 @@ def note_messages(sequence: Sequence) -> None:
 def chunk_end(state: SchedulerState, sequence: Sequence, start: int, end: int) -> int:
     """Where a chunk from `start` to `end` is to end, so that its last block can be named; or else `end`."""
     return next(
-        (place for place in sequence.messages if start < place < end and _is_wanted(state, sequence, place)),
+        (place for place in sequence.messages if start < place < end and _wanted(state, sequence, place)),
         end,
     )
 
@@ -75,12 +72,12 @@ def keep_message(state: SchedulerState, step: StepBuilder, sequence: Sequence, s
     batch, size = state.batch, state.limits.block_size
     if start not in sequence.messages or batch.pool.free_blocks <= batch.reserved():
         return
-    if _is_wanted(state, sequence, start):
+    if (name := _wanted(state, sequence, start)) is not None:
         assert sequence.table is not None
         source, (copy,) = sequence.table.blocks[start // size], batch.pool.allocate(1)
         batch.pool.share([source])
         step.copy_blocks([source], [copy])
-        step.named_blocks.append(NamedBlock(copy, _name(state, sequence, start)))
+        step.named_blocks.append(NamedBlock(copy, name))
 
 
 def keep_answer(state: SchedulerState, sequence: Sequence) -> None:
@@ -90,10 +87,10 @@ def keep_answer(state: SchedulerState, sequence: Sequence) -> None:
     """
     end, table, pool = sequence.planned, sequence.table, state.batch.pool
     # What is computed behind the stop token, if anything, is not known.
-    if end > len(sequence.tokens) or not _is_wanted(state, sequence, end):
+    if end > len(sequence.tokens) or (name := _wanted(state, sequence, end)) is None:
         return
     assert table is not None
-    named = NamedBlock(table.blocks[end // state.limits.block_size], _name(state, sequence, end))
+    named = NamedBlock(table.blocks[end // state.limits.block_size], name)
     if end == sequence.computed:
         pool.cache(*named)
     else:
@@ -119,14 +116,17 @@ def _settle(state: SchedulerState, named: NamedBlock, failed: bool) -> None:
     state.batch.pool.release([named.block])
 
 
-def _is_wanted(state: SchedulerState, sequence: Sequence, end: int) -> bool:
-    """Whether the block that the first `end` tokens fill in part is worth a name, and has none."""
+def _wanted(state: SchedulerState, sequence: Sequence, end: int) -> bytes | None:
+    """The name of the block that the first `end` tokens fill in part. None: it has it already, is not worth
+    it, or is full."""
     tokens = end % state.limits.block_size
     if not tokens or state.prefill_budget.steps_for(tokens) < STEPS:
-        return False
-    return not state.batch.pool.knows(_name(state, sequence, end))
+        return None
+    (name,) = _names(state, sequence, [end])
+    return None if state.batch.pool.knows(name) else name
 
 
-def _name(state: SchedulerState, sequence: Sequence, end: int) -> bytes:
+def _names(state: SchedulerState, sequence: Sequence, ends: list[int]) -> list[bytes]:
+    """See `partial_names`."""
     start, size = root(sequence.group.request.salt), state.limits.block_size
-    return partial_name(sequence.chain, start, sequence.tokens, end, size)
+    return partial_names(sequence.chain, start, sequence.tokens, ends, size)

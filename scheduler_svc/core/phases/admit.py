@@ -41,8 +41,8 @@ def admit(state: SchedulerState, step: StepBuilder, older_than: tuple[float, ...
         if step.sampling_bytes > MOST_SAMPLING_BYTES:
             return
         sequence = waiting.pop()
-        blocks, copied = batch.admit(sequence, hits, partial)
-        step.copy_blocks(copied, blocks[-1:] if copied else [])
+        blocks, sources, targets = batch.admit(sequence, hits, partial)
+        step.copy_blocks(sources, targets)
         if limits.recurrent:
             partial_blocks.note_messages(sequence)
         if on_host := seen.count(ON_HOST):  # bringing them back takes a share of the step

@@ -1,0 +1,63 @@
+"""Rotary embeddings and attention windows of all layers in config.json."""
+
+from gpu_worker.models.families.family import Family
+from gpu_worker.models.rope import RopeConfig, read_rope
+from gpu_worker.models.values import Values
+
+
+def read_ropes(
+    family: Family, values: Values, head_dim: int, windows: tuple[int, ...]
+) -> tuple[RopeConfig, ...]:
+    """Rotary embedding of each layer.
+
+    transformers 5 writes `rope_parameters`, earlier versions `rope_theta` and `rope_scaling`. Layers with a
+    window may have another embedding than layers with full attention, as in Gemma 3. Some layers may have
+    none, as in SmolLM 3.
+    """
+    key = "rope_parameters" if values.get("rope_parameters") else "rope_scaling"
+    given = values.object(key)
+    base = given.values.get("rope_theta", values.values.get("rope_theta", "usual"))
+    rotary = values.get(family.rotary) == "rope" if isinstance(family.rotary, str) else family.rotary
+    if not rotary or values.fact(family.alibi) or (family.rotary_by_base and base is None):
+        return (RopeConfig(),) * len(windows)
+    full = windowed = values
+    if given.get("full_attention"):
+        full, windowed = (
+            values.but(key, given.get(kind)) for kind in ("full_attention", "sliding_attention")
+        )
+    elif values.get("rope_local_base_freq"):
+        windowed = values.but(key, {"rope_theta": values.number("rope_local_base_freq")})
+    theta, longest = values.number("rope_theta", 10000.0), values.positive("max_position_embeddings", 2048)
+    of_full, of_windowed = (
+        read_rope(each, key, head_dim, theta, longest, family.scales_queries) for each in (full, windowed)
+    )
+    everywhere = family.rotates_full_attention or not any(windows)
+    rotates = values.get("no_rope_layers", [everywhere or window > 0 for window in windows])
+    if not isinstance(rotates, list) or len(rotates) != len(windows):
+        raise values.wrong("no_rope_layers", f"a list of {len(windows)} is needed, not {rotates!r}")
+    return tuple(
+        (of_windowed if window else of_full) if rotated else RopeConfig()
+        for window, rotated in zip(windows, rotates, strict=True)
+    )
+
+
+def read_windows(values: Values, layers: int) -> tuple[int, ...]:
+    """Attention window of each layer.
+
+    `layer_types` names the layers with a sliding window. Without it they are the layers from
+    `max_window_layers` on (default: all), except each `sliding_window_pattern`-th.
+    """
+    if values.get("sliding_window") is None or not values.flag("use_sliding_window", True):
+        return (0,) * layers
+    window = values.positive("sliding_window")
+    pattern = values.positive("sliding_window_pattern", layers + 1)
+    first = values.get("max_window_layers", 0)
+    types = values.get("layer_types") or [
+        "sliding_attention" if layer >= first and (layer + 1) % pattern else "full_attention"
+        for layer in range(layers)
+    ]
+    if not isinstance(types, list) or len(types) != layers:
+        raise values.wrong("layer_types", f"a list of {layers} is needed, not {types!r}")
+    if unknown := [kind for kind in types if kind not in ("sliding_attention", "full_attention")]:
+        raise values.wrong("layer_types", f"{unknown[0]!r} is not supported")
+    return tuple(window if kind == "sliding_attention" else 0 for kind in types)
