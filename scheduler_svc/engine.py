@@ -209,8 +209,6 @@ class Engine:
         log.info("a worker joined: %d blocks of %d tokens", limits.num_blocks, limits.block_size)
         if self._settings.speculation == "draft" and not limits.can_draft:
             log.warning("the worker has no draft model (QUIRE_DRAFT_MODEL): it makes no drafts")
-        if self._settings.speculation != "off" and limits.recurrent:
-            log.info("the worker's model is recurrent: it takes no drafts")
         self._announce(len(self.links), self.fleet.max_length)
         try:
             await link.run(lambda message: self._on_result(scheduler, message))

@@ -115,6 +115,9 @@ class StepMetadata:
     """int64 [tokens]: each token's position in its sequence."""
     kv_entries: Tensor
     """int64 [tokens]: where each token's key and value go; -1: nowhere."""
+    drafted: tuple[bool, ...] = ()
+    """Which rows leave states as they are, because they have drafts: see `kernels/recurrence.py`. Empty: none
+    does."""
     recorded: bool = False
     """The step will be replayed with other numbers in its tensors. Those in tuples are the most that there
     may be of each row; a last row, of no context, has the tokens that are not needed."""

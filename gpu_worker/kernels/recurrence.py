@@ -11,6 +11,10 @@ So a full block has all that a sequence needs to go on behind it: a prefix that 
 named brings its state along. A step reads the state from the block of the token before its first one, and
 writes it to each block that it computes tokens of. No row may begin in the middle of a block unless the state
 in it is that after the token before.
+
+A state cannot be taken back to an earlier token. So a row with drafts reads its state and leaves it as it is.
+When it is known which drafts hold, the layers compute that row's tokens once more, up to the last one that
+holds, and write the state (`step/drafted_states.py`).
 """
 
 import math

@@ -24,6 +24,12 @@ class Rows:
     samples: Int32s
     """[rows]: tokens to sample, after each row's last positions."""
 
+    @property
+    def drafted(self) -> NDArray[np.bool_]:
+        """[rows]: which rows have drafts, which are their last tokens."""
+        found: NDArray[np.bool_] = self.samples > 1
+        return found
+
     def tokens(self) -> tuple[Int32s, NDArray[np.int64], NDArray[np.int64]]:
         """Slot and position of each token, [tokens] each, and where each row's tokens begin, [rows + 1]."""
         begins = np.zeros(len(self.counts) + 1, np.int64)

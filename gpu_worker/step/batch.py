@@ -155,7 +155,7 @@ class Batch:
         if self.pooling.kinds[held].any():
             good &= self.pooling.in_order(held, starts, counts, known, samples)
         if self.states is not None:
-            good &= self.states.has(held, starts) & (plan.row_drafts == 0)
+            good &= self.states.has(held, starts)
         if self._faults:
             good &= ~np.isin(slots, list(self._faults))
         index = np.flatnonzero(good)
@@ -392,8 +392,6 @@ class Batch:
             return f"position {end - 1} has no block, the block table ends at {room}"
         if self.states is not None and (missing := self.states.missing(slot, start)):
             return f"position {start} of a sequence: {missing}"
-        if self.states is not None and plan.row_drafts[row]:
-            return "drafts, which a state cannot take back"
         if self.pooling.kinds[slot]:
             return f"positions {start} to {end - 1} of what is pooled: not in order, or sampled"
         return f"a token for position {first_draft}, which is known up to {known}"

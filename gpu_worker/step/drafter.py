@@ -89,8 +89,8 @@ def load_draft(
         raise ModelError(f"QUIRE_DRAFT_MODEL={directory}: a classifier generates nothing")
     if theirs.bidirectional or ours.bidirectional:
         raise ModelError(f"QUIRE_DRAFT_MODEL={directory}: an encoder generates nothing")
-    if theirs.recurrent or ours.recurrent:
-        raise ModelError(f"QUIRE_DRAFT_MODEL={directory}: drafts of recurrent layers cannot be taken back")
+    if theirs.recurrent:
+        raise ModelError(f"QUIRE_DRAFT_MODEL={directory}: a recurrent model cannot take back what it guesses")
     if theirs.vocab_size != ours.vocab_size or _vocabulary(directory) != _vocabulary(target):
         raise ModelError(f"QUIRE_DRAFT_MODEL={directory}: its vocabulary is not that of {target}")
     if theirs.max_position < longest:

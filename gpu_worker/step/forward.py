@@ -10,6 +10,7 @@ from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.rows import Rows
 from gpu_worker.models.registry import CausalLM
 from gpu_worker.step.batch import Batch
+from gpu_worker.step.drafted_states import DraftedStates
 
 if TYPE_CHECKING:
     from gpu_worker.kernels.cpu.recorded_steps import RecordedSteps
@@ -23,12 +24,18 @@ class Forward:
         self.model, self.caches, self._kernels = model, caches, kernels
         self.recorded: StepGraphs | RecordedSteps | None = None
         """Small steps that can be repeated; None if all are computed kernel by kernel."""
+        self.drafted: DraftedStates | None = None
+        """States that the newest step has not written, because its rows have drafts."""
 
     def __call__(self, batch: Batch, rows: Rows) -> tuple[Tensor, Tensor]:
         """Hidden states [tokens, hidden_size] and slots int64 [rows], both on the device.
 
         The next call may overwrite both. Keys and values are written to the pages.
         """
+        if self.model.config.recurrent and rows.drafted.any():
+            self.drafted = DraftedStates(batch, rows, self._kernels.begin)
+            step, tokens, slots = batch.metadata(rows)
+            return self.model(tokens, self.drafted.begin(step), self.caches), slots
         if self.recorded is not None and (repeat := self.recorded.find(rows)) is not None:
             return repeat(rows)
         step, tokens, slots = batch.metadata(rows)

@@ -154,6 +154,8 @@ class Runner:
         if sampled is not None:
             if samples.verify:
                 kept = self._verify(samples, sampled)
+                if isinstance(self.forward, Forward) and self.forward.drafted is not None:
+                    self.forward.drafted.write(samples, kept)
             self.batch.advance(samples.row_slots, kept)
             forced = self._forced(samples, errors)
             sampled = sampled.on_host()

@@ -50,8 +50,6 @@ class Scheduler:
         self.limits = limits = replace(limits, max_step_tokens=budget)
         # With no more slots than tokens in a step, decodes can never shut out all prefills.
         self.slots = min(limits.max_slots, budget)
-        if limits.recurrent:  # a state cannot be taken back
-            speculation = None
         self.state = SchedulerState(limits, self.slots, policy or FirstCome(), speculation, step_seconds)
         self.flights: deque[Flight] = deque()
         """Plans that have not been answered yet, oldest first."""

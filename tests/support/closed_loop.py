@@ -23,13 +23,13 @@ from scheduler_svc.wire import plan_to, result_from
 class ClosedLoop:
     """One worker; two plans under way."""
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: Runner, speculation: str = "off") -> None:
         limits = runner.limits
         runner.reset()
         self.compiled: SimpleQueue[int] = SimpleQueue()
         runner.announce_grammars(self.compiled.put)
         self.runner = runner
-        self.fleet = Fleet(limits.max_step_tokens)
+        self.fleet = Fleet(limits.max_step_tokens, speculation=speculation)
         self.scheduler, _ = self.fleet.add_worker(
             WorkerLimits(
                 limits.num_blocks,
@@ -43,6 +43,7 @@ class ClosedLoop:
                 num_labels=limits.num_labels,
                 bidirectional=limits.bidirectional,
                 recurrent=limits.recurrent,
+                can_draft=runner.drafter is not None,
             )
         )
         self.results: deque[StepResult] = deque()

@@ -30,12 +30,13 @@ void quire_rotate_and_write(int, int, const void*, int64_t, const int64_t*, cons
 void quire_attend(int, int, int64_t, const int32_t*, const int32_t*, const int32_t*, int64_t, int64_t, int64_t, int64_t,
                   int64_t, int64_t, float, float, int64_t, int64_t, int64_t, const float*, const float*, const void*, const void*,
                   const void*, const float*, const float*, void*);
-void quire_convolve(int, int64_t, const int32_t*, const int32_t*, const int32_t*, int64_t, int64_t, const void*, int64_t,
-                    int64_t, int64_t, const float*, const float*, int, float*, void*);
-void quire_delta_rule(int, int64_t, const int32_t*, const int32_t*, const int32_t*, int64_t, int64_t, int64_t, int64_t,
-                      int64_t, int64_t, int, int, float, float, const void*, const float*, const float*, const float*, float*, void*);
-void quire_state_space(int, int64_t, const int32_t*, const int32_t*, const int32_t*, int64_t, int64_t, int64_t, int64_t,
-                       int64_t, int64_t, const void*, const float*, const float*, const float*, const float*, float, float,
+void quire_convolve(int, int64_t, const int32_t*, const int32_t*, const int32_t*, int64_t, int64_t, const bool*,
+                    const void*, int64_t, int64_t, int64_t, const float*, const float*, int, float*, void*);
+void quire_delta_rule(int, int64_t, const int32_t*, const int32_t*, const int32_t*, int64_t, int64_t, const bool*, int64_t,
+                      int64_t, int64_t, int64_t, int, int, float, float, const void*, const float*, const float*, const float*,
+                      float*, void*);
+void quire_state_space(int, int64_t, const int32_t*, const int32_t*, const int32_t*, int64_t, int64_t, const bool*, int64_t,
+                       int64_t, int64_t, int64_t, const void*, const float*, const float*, const float*, const float*, float, float,
                        float*, void*);
 void quire_sample(const float*, int, int, const int32_t*, const int32_t*, const uint8_t*, const void*, const void*,
                   const int32_t*, int64_t, const int32_t*, const uint32_t*, int64_t, const int32_t*, const int32_t*,
@@ -335,13 +336,13 @@ void check_recurrence(int64_t key_size, int64_t value_size, bool by_row, float s
     for (int32_t begin = 0, end = 3; begin < TOKENS; begin = end, end = TOKENS) {
         const int32_t starts[] = {0, end - begin};
         const T* from = inputs.data() + begin * width;
-        quire_convolve(TYPE<T> == Type::bfloat16, 1, starts, &end, tables, BLOCKS, 2, from, width, width, TAPS, weight.data(),
-                       nullptr, 0, latest.data(), out.data() + begin * width);
-        quire_delta_rule(TYPE<T> == Type::bfloat16, 1, starts, &end, tables, BLOCKS, 2, 1, 1, key_size, value_size, 0, by_row,
-                         scale, bound, from, gates.data() + (1 + decays) * begin, &rate, bias.data(), matrices.data(),
+        quire_convolve(TYPE<T> == Type::bfloat16, 1, starts, &end, tables, BLOCKS, 2, nullptr, from, width, width, TAPS,
+                       weight.data(), nullptr, 0, latest.data(), out.data() + begin * width);
+        quire_delta_rule(TYPE<T> == Type::bfloat16, 1, starts, &end, tables, BLOCKS, 2, nullptr, 1, 1, key_size,
+                         value_size, 0, by_row, scale, bound, from, gates.data() + (1 + decays) * begin, &rate, bias.data(), matrices.data(),
                          results.data() + begin * value_size);
-        quire_state_space(TYPE<T> == Type::bfloat16, 1, starts, &end, tables, BLOCKS, 2, 1, 1, key_size, value_size, from,
-                          gates.data() + begin, &rate, bias.data(), &skip, 0, longest, states.data(),
+        quire_state_space(TYPE<T> == Type::bfloat16, 1, starts, &end, tables, BLOCKS, 2, nullptr, 1, 1, key_size,
+                          value_size, from, gates.data() + begin, &rate, bias.data(), &skip, 0, longest, states.data(),
                           scanned.data() + begin * value_size);
     }
     double convolved = 0, changed = 0, added = 0;

@@ -55,6 +55,7 @@ class CpuStep(SelectingStep, RecurrentStep):
         super().__init__(step, functions.begin)
         self._functions = functions
         self._tables = step.block_tables.contiguous()
+        self._drafted = torch.tensor(step.drafted) if any(step.drafted) else None
         self._rows = (
             len(step.query_lengths),
             step.query_starts.data_ptr(),
@@ -137,15 +138,15 @@ class CpuStep(SelectingStep, RecurrentStep):
         if len(filters.weight) > MOST_TAPS:
             return super().convolve(inputs, filters, cache)
         recurrence = self._functions.recurrence
-        rows = recurrence.rows(self._step, self._tables, cache.block_size)
+        rows = recurrence.rows(self._step, self._tables, self._drafted, cache.block_size)
         return recurrence.convolved(rows, inputs, filters, cache)
 
     def delta_rule(self, qkv: Tensor, gates: Tensor, rule: DeltaRule, cache: StateCache) -> Tensor:
         recurrence = self._functions.recurrence
-        rows = recurrence.rows(self._step, self._tables, cache.block_size)
+        rows = recurrence.rows(self._step, self._tables, self._drafted, cache.block_size)
         return recurrence.changed(rows, qkv, gates, rule, cache)
 
     def state_space(self, inputs: Tensor, steps: Tensor, space: StateSpace, cache: StateCache) -> Tensor:
         recurrence = self._functions.recurrence
-        rows = recurrence.rows(self._step, self._tables, cache.block_size)
+        rows = recurrence.rows(self._step, self._tables, self._drafted, cache.block_size)
         return recurrence.scanned(rows, inputs, steps, space, cache)

@@ -14,12 +14,14 @@ from gpu_worker.kernels.recurrence import DeltaRule, Filters, StateCache, StateS
 MOST_TAPS = 8
 """Tokens that a filter may see, as in `src/recurrence.cpp`: others PyTorch computes."""
 
+StepRows = tuple[int | None, ...]
+
 
 class Recurrence:
     """The functions of the library, with what they take."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        rows = (c_int, c_int64, c_void_p, c_void_p, c_void_p, c_int64, c_int64)
+        rows = (c_int, c_int64, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_void_p)
         self.convolve = Kernel(
             library,
             "quire_convolve",
@@ -38,12 +40,14 @@ class Recurrence:
             *(c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_float, c_float, c_void_p, c_void_p),
         )
 
-    def rows(self, step: StepMetadata, tables: Tensor, block_size: int) -> tuple[int, ...]:
-        """The rows of a step, as the functions take them. `tables`: its contiguous block tables."""
+    def rows(self, step: StepMetadata, tables: Tensor, drafted: Tensor | None, block_size: int) -> StepRows:
+        """The rows of a step, as the functions take them. `tables`: its contiguous block tables. `drafted`:
+        bool [rows], which rows have drafts; None: none has."""
         starts, contexts = step.query_starts.data_ptr(), step.contexts.data_ptr()
-        return len(tables), starts, contexts, tables.data_ptr(), tables.shape[1], block_size
+        where = len(tables), starts, contexts, tables.data_ptr(), tables.shape[1]
+        return *where, block_size, address(drafted)
 
-    def convolved(self, rows: tuple[int, ...], inputs: Tensor, filters: Filters, cache: StateCache) -> Tensor:
+    def convolved(self, rows: StepRows, inputs: Tensor, filters: Filters, cache: StateCache) -> Tensor:
         """See `StepRecurrence.convolve`."""
         if inputs.stride(1) != 1:
             raise ValueError(f"the channels of a token are {inputs.stride(1)} apart")
@@ -65,7 +69,7 @@ class Recurrence:
         return out
 
     def changed(
-        self, rows: tuple[int, ...], qkv: Tensor, gates: Tensor, rule: DeltaRule, cache: StateCache
+        self, rows: StepRows, qkv: Tensor, gates: Tensor, rule: DeltaRule, cache: StateCache
     ) -> Tensor:
         """See `StepRecurrence.delta_rule`."""
         shape, decay = cache.shape, rule.decay
@@ -92,7 +96,7 @@ class Recurrence:
         return out
 
     def scanned(
-        self, rows: tuple[int, ...], inputs: Tensor, steps: Tensor, space: StateSpace, cache: StateCache
+        self, rows: StepRows, inputs: Tensor, steps: Tensor, space: StateSpace, cache: StateCache
     ) -> Tensor:
         """See `StepRecurrence.state_space`."""
         shape = cache.shape

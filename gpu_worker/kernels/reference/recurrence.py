@@ -137,10 +137,14 @@ class RecurrentStep:
         `states`: of all blocks. `advance`: gives the states of some rows after further tokens of each, from
         those before these and the places of the tokens in the step, int64 [rows, tokens].
         """
+        state = states[:0]
         for part in _parts(self._step, block_size):
-            state = states[part.read]
-            state[part.first] = 0
-            states[part.write] = advance(state, part.places)
+            if not part.goes_on:
+                state = states[part.read]
+                state[part.first] = 0
+            state = advance(state, part.places)
+            if not part.drafted:
+                states[part.write] = state
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,18 +159,24 @@ class _Part:
     """int64 [rows]: block with the state before the tokens; any block for the first ones of a sequence."""
     write: Tensor
     """int64 [rows]: block that the tokens lie in."""
+    goes_on: bool
+    """The tokens follow those of the part before."""
+    drafted: bool
+    """The states stay as they are."""
 
 
 def _parts(step: StepMetadata, block_size: int) -> Iterator[_Part]:
     """All tokens of a step: the decodes, then chunk after chunk, each cut where blocks end."""
     tables = step.block_tables.long()
 
-    def part(rows: slice, places: Tensor, starts: Tensor) -> _Part:
+    def part(
+        rows: slice, places: Tensor, starts: Tensor, goes_on: bool = False, drafted: bool = False
+    ) -> _Part:
         read, write = (
             tables[rows].gather(1, at[:, None] // block_size)[:, 0]
             for at in ((starts - 1).clamp(min=0), starts)
         )
-        return _Part(places, starts == 0, read, write)
+        return _Part(places, starts == 0, read, write, goes_on, drafted)
 
     device = tables.device
     if step.decodes:
@@ -175,11 +185,13 @@ def _parts(step: StepMetadata, block_size: int) -> Iterator[_Part]:
     place = step.decodes
     for row in range(step.decodes, len(step.query_lengths)):
         end = step.context_lengths[row]
-        at = end - step.query_lengths[row]
+        start = at = end - step.query_lengths[row]
+        drafted = bool(step.drafted) and step.drafted[row]
         while at < end:
             count = min(end, (at // block_size + 1) * block_size) - at
             places = torch.arange(place, place + count, device=device)[None]
-            yield part(slice(row, row + 1), places, torch.tensor([at], device=device))
+            starts = torch.tensor([at], device=device)
+            yield part(slice(row, row + 1), places, starts, at > start, drafted)
             place, at = place + count, at + count
 
 

@@ -114,10 +114,7 @@ def note_forced(flight: Flight, result: StepResult) -> None:
 
 
 def drafts_of_step(state: SchedulerState, decodes: list[Sequence]) -> StepDrafts | None:
-    """The drafts of the step that is being planned; None if nothing proposes any, or the worker takes
-    none."""
-    if state.limits.recurrent:
-        return None
+    """The drafts of the step that is being planned; None if nothing proposes any."""
     if state.speculation is None and not state.batch.grammars.in_use:
         return None
     return StepDrafts(state, state.speculation, decodes)
@@ -137,7 +134,7 @@ def verify(
     at least, to the gains. Whether the last one ends it.
     """
     group, count = sequence.group, accepted(run)
-    finish = Finish.NOT_FINISHED
+    finish, place = Finish.NOT_FINISHED, 0
     for place in range(count):
         sequence.tokens.append(run[place])
         finish = sequence.ending()
@@ -153,4 +150,7 @@ def verify(
         due = state.speculation.cost.due(samples, len(run) - 1)
         sequence.draft_state.judge(len(run) - 1, count - 1, due, len(sequence.tokens))
     state.batch.roll_back(sequence)
+    if behind := count - 1 - place:  # tokens behind the end, which the worker has computed
+        sequence.planned += behind
+        sequence.computed = min(sequence.planned, len(sequence.tokens))
     return finish

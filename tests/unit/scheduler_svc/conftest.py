@@ -377,7 +377,6 @@ class StrictWorker:
         """Sample; as long as drafts are what is sampled, go on with what comes after them."""
         assert all(draft == -1 for draft in drafts) or all(0 <= draft < VOCAB for draft in drafts)
         assert self.limits.can_draft or -1 not in drafts
-        assert not (self.limits.recurrent and drafts), "a state cannot be taken back"
         run = list[int]()
         for number in range(1 + len(drafts)):
             read = self._seen(held)
@@ -392,7 +391,9 @@ class StrictWorker:
             if draft != run[-1]:
                 # All drafts are written before it is known that they do not hold.
                 wrong = [draft, *(max(each, 0) for each in drafts[number + 1 :])]
+                states = self.states.copy()
                 self._write(replace(held, tokens=held.tokens[:-1] + wrong), held.computed, len(wrong))
+                self.states = states  # these are not
                 break
             self._write(held, held.computed, 1)
             held.computed += 1

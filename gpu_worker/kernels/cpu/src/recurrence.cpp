@@ -22,6 +22,7 @@ struct Rows {
     int64_t count;
     const int32_t *starts, *contexts, *tables;
     int64_t blocks, block_size;
+    const bool* drafted;  // rows that leave states as they are; null: none does
 
     int64_t begin(int64_t row) const { return starts[row]; }
     int64_t end(int64_t row) const { return starts[row + 1]; }
@@ -35,9 +36,10 @@ struct Rows {
 template <class Begin, class Compute>
 void recur(const Rows& rows, int64_t row, const Begin& begin, const Compute& compute) {
     int64_t at = rows.position(row);
+    const bool writes = !(rows.drafted && rows.drafted[row]);
     begin(at ? rows.block(row, at - 1) : -1);
     for (int64_t token = rows.begin(row); token < rows.end(row); ++token, ++at) {
-        const bool kept = (at + 1) % rows.block_size == 0 || token + 1 == rows.end(row);
+        const bool kept = writes && ((at + 1) % rows.block_size == 0 || token + 1 == rows.end(row));
         compute(token, kept ? rows.block(row, at) : -1);
     }
 }
@@ -311,13 +313,14 @@ void state_space(const Rows& rows, const Sizes& sizes, const Space& space, const
 using namespace quire;
 
 // `dtype`: 0 float32, 1 bfloat16. `starts` [rows + 1] and `contexts` [rows] are as in `StepMetadata`, `tables` [rows,
-// blocks].
+// blocks]. `drafted` [rows]: see `Rows`.
 
 // `stride`: numbers between two tokens' inputs. `weight` [taps, channels], `states` [num_blocks, taps - 1, channels].
 EXPORTED void quire_convolve(int dtype, int64_t count, const int32_t* starts, const int32_t* contexts, const int32_t* tables,
-                             int64_t blocks, int64_t block_size, const void* inputs, int64_t stride, int64_t channels,
-                             int64_t taps, const float* weight, const float* bias, int activated, float* states, void* out) {
-    const Rows rows{count, starts, contexts, tables, blocks, block_size};
+                             int64_t blocks, int64_t block_size, const bool* drafted, const void* inputs, int64_t stride,
+                             int64_t channels, int64_t taps, const float* weight, const float* bias, int activated,
+                             float* states, void* out) {
+    const Rows rows{count, starts, contexts, tables, blocks, block_size, drafted};
     if (dtype == 1)
         convolve(rows, (const bf16*)inputs, stride, channels, taps, weight, bias, activated, states, (bf16*)out);
     else
@@ -328,11 +331,11 @@ PLAYABLE(quire_convolve)
 // See `StepRecurrence.delta_rule`; `states` [num_blocks, heads, key_size, value_size]. `by_row`: each row of a matrix has
 // a decay of its own.
 EXPORTED void quire_delta_rule(int dtype, int64_t count, const int32_t* starts, const int32_t* contexts,
-                               const int32_t* tables, int64_t blocks, int64_t block_size, int64_t key_heads, int64_t heads,
-                               int64_t key_size, int64_t value_size, int tiled, int by_row, float update_scale, float bound,
-                               const void* qkv, const float* gates, const float* rate, const float* bias, float* states,
-                               void* out) {
-    const Rows rows{count, starts, contexts, tables, blocks, block_size};
+                               const int32_t* tables, int64_t blocks, int64_t block_size, const bool* drafted,
+                               int64_t key_heads, int64_t heads, int64_t key_size, int64_t value_size, int tiled, int by_row,
+                               float update_scale, float bound, const void* qkv, const float* gates, const float* rate,
+                               const float* bias, float* states, void* out) {
+    const Rows rows{count, starts, contexts, tables, blocks, block_size, drafted};
     const Sizes sizes{key_heads, heads, key_size, value_size, tiled != 0, update_scale, bound};
     const auto compute = [&](auto number, auto by_row) {
         using T = decltype(number);
@@ -347,11 +350,11 @@ PLAYABLE(quire_delta_rule)
 
 // See `StepRecurrence.state_space`; `states` as above, with a group's B as the key and C as the query.
 EXPORTED void quire_state_space(int dtype, int64_t count, const int32_t* starts, const int32_t* contexts,
-                                const int32_t* tables, int64_t blocks, int64_t block_size, int64_t groups, int64_t heads,
-                                int64_t key_size, int64_t value_size, const void* inputs, const float* steps,
-                                const float* rate, const float* bias, const float* skip, float shortest, float longest,
-                                float* states, void* out) {
-    const Rows rows{count, starts, contexts, tables, blocks, block_size};
+                                const int32_t* tables, int64_t blocks, int64_t block_size, const bool* drafted,
+                                int64_t groups, int64_t heads, int64_t key_size, int64_t value_size, const void* inputs,
+                                const float* steps, const float* rate, const float* bias, const float* skip, float shortest,
+                                float longest, float* states, void* out) {
+    const Rows rows{count, starts, contexts, tables, blocks, block_size, drafted};
     const Sizes sizes{groups, heads, key_size, value_size, false, 1, 0};
     const Space space{rate, bias, skip, shortest, longest};
     if (dtype == 1)

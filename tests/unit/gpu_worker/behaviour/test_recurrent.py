@@ -3,8 +3,11 @@ blocks, and files and configurations as they are published."""
 
 import json
 from array import array
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -26,8 +29,9 @@ from ops.kv_memory import kv_shape
 from ops.kv_memory import read_config as plan_config
 from proto.sampling import greedy
 from scheduler_svc.core.capabilities import partial_blocks
+from scheduler_svc.core.drafters import NGrams
 from scheduler_svc.core.request import BeamSearch, Request
-from scheduler_svc.core.sequence import State
+from scheduler_svc.core.sequence import Sequence, State
 from tests.support.closed_loop import ClosedLoop
 from tests.unit.gpu_worker.behaviour.test_families import ALIKE, MODELS, PROMPT, random_model
 from tests.unit.gpu_worker.conftest import CPU, Driver, make_runner, new_slot, plan, sampled
@@ -162,8 +166,6 @@ def test_the_worker_fails_a_row_whose_state_is_not_there(directory: Path) -> Non
         0: "position 5 of a sequence: its state is that after 6 tokens",
         2: "forked after 5 tokens of a sequence: its state is that after 6 tokens",
     }
-    drafts = plan(3, [(1, 6, 4, 2)], draft_tokens=[1])
-    assert runner.execute(drafts).errors[0].message == "drafts, which a state cannot take back"
 
 
 @pytest.mark.parametrize(("name", "size"), [("Qwen3.5", 256), ("LFM2", 16)])
@@ -182,10 +184,93 @@ def test_the_usual_block_has_as_many_tokens_as_its_state_is_worth(
         assert runner.limits.recurrent
 
 
-def test_drafts_are_refused(directory: Path) -> None:
+def test_no_recurrent_model_drafts(directory: Path) -> None:
     model = load_model(directory, CPU, native())
-    with pytest.raises(ModelError, match="drafts of recurrent layers cannot be taken back"):
+    with pytest.raises(ModelError, match="a recurrent model cannot take back what it guesses"):
         load_draft(directory, directory, model, native(), CPU, 96)
+
+
+@pytest.mark.parametrize("kernels", [native, ReferenceKernels])
+@pytest.mark.parametrize("right", [0.0, 0.6, 1.0])
+def test_drafts_that_do_not_hold_leave_no_trace(
+    directory: Path, kernels: Callable[[], Kernels], right: float
+) -> None:
+    """In rows beside decodes and chunks of prompts, across blocks."""
+    make, chance, prompts = (
+        partial(make_runner, directory, kernels()),
+        Random(1),
+        [PROMPT, PROMPT[1:], PROMPT],
+    )
+    truths = []
+    for slot, prompt in enumerate(prompts):
+        alone = Driver(make())
+        truths.append(alone.generate(alone.admit(slot, prompt, sampling=sampled(seed=slot)), 24))
+    driver = Driver(make(block_size=3), seed=1)
+    rows = [driver.admit(slot, prompt, sampling=sampled(seed=slot)) for slot, prompt in enumerate(prompts)]
+    while any(len(row.tokens) < len(prompt) + 20 for row, prompt in zip(rows, prompts, strict=True)):
+        planned, drafts = [], dict[int, list[int]]()
+        for row, prompt, truth in zip(chance.sample(rows, 2), prompts, truths, strict=False):
+            prompt, truth = prompts[row.slot], truths[row.slot]
+            left, gained = len(row.tokens) - row.computed, len(row.tokens) - len(prompt)
+            planned.append((row, min(left, 7)))
+            if left <= 7:
+                following = truth[gained : gained + chance.randrange(4)]
+                drafts[row.slot] = [
+                    each if chance.random() < right else (each + 1) % 97 for each in following
+                ]
+        driver.step(*planned, drafts=drafts)
+    for row, prompt, truth in zip(rows, prompts, truths, strict=True):
+        output = row.tokens[len(prompt) :]
+        assert output[:24] == truth[: len(output)]
+
+
+def test_an_answer_is_the_same_with_drafts(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chats side by side in a pool that is too small for all. Three of four drafts hold."""
+    monkeypatch.setattr(partial_blocks, "STEPS", 0)
+    chance, outputs, held, hits = Random(1), dict[str, list[int]](), 0, 0
+
+    def guess(_: NGrams, sequence: Sequence, count: int) -> list[int]:
+        truth = outputs[sequence.group.request.request_id][len(sequence.tokens) :]
+        return [(each + (chance.random() < 0.25)) % 97 for each in truth[:count]]
+
+    monkeypatch.setattr(NGrams, "guess", guess)
+    for speculation in ("off", "ngram"):
+        runner = make_runner(directory, native(), num_blocks=14, block_size=16, max_model_len=96, max_slots=6)
+        one, asked = ClosedLoop(runner, speculation), [[*PROMPT[:each], 4, 11, 13] * 2 for each in range(4)]
+        for turn in range(3):
+            requests = [
+                ask(prompt, f"{turn} {number}", stop_token_ids=frozenset({4, 9}), max_tokens=20)
+                for number, prompt in enumerate(asked)
+            ]
+            groups = [one.ask(request) for request in requests]
+            while any(group.unfinished for group in groups) or one.scheduler.in_flight:
+                one.step()
+            for request, group in zip(requests, groups, strict=True):
+                found = group.sequences[0].tokens.tolist()
+                assert outputs.setdefault(request.request_id, found) == found
+            asked = [[*group.sequences[0].tokens, 5, 7][-70:] for group in groups]
+            held += sum(group.drafts_held for group in groups)
+            hits += sum(group.cached_tokens or 0 for group in groups)
+    assert held > 20
+    assert hits
+
+
+def test_a_draft_model(tmp_path: Path) -> None:
+    """Of attention alone, for a recurrent model."""
+    target, draft = tmp_path / "target", tmp_path / "draft"
+    random_model(*MODELS["Qwen3.5"]).save_pretrained(target)
+    random_model(*MODELS["Llama"]).save_pretrained(draft)
+    common = {"model": target, "model_name": "m", "device": "cpu", "threads": 1, "kv_memory": 16 << 20}
+    outputs, drafts = [], 0
+    for changes, speculation in (({}, "off"), ({"draft_model": draft}, "draft")):
+        one = ClosedLoop(load(WorkerSettings(**common | changes)), speculation)
+        groups = [one.ask(ask(PROMPT[:each], str(each), max_tokens=30)) for each in (1, 9)]
+        while any(group.unfinished for group in groups):
+            one.step()
+        outputs.append([group.sequences[0].tokens for group in groups])
+        drafts += sum(group.drafts for group in groups)
+    assert outputs[0] == outputs[1]
+    assert drafts
 
 
 @pytest.mark.parametrize("name", ["Qwen3.5", "Qwen3.5 MoE"])
