@@ -6,13 +6,15 @@ the worker in this process. transformers' side is a static batch with its own ca
 two take turns.
 
 Then one user chats: the median time to the first token of a turn after the first, beside that of the same
-chat when only full blocks are cached."""
+chat when only full blocks are cached. And eight users, with one new system prompt, begin at the same time:
+the median time to the first token of each, in the same two ways."""
 
 import argparse
 import random
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -63,6 +65,8 @@ STEPS = 24
 """Tokens of each answer of transformers', whose prompts are computed together."""
 TURNS, SYSTEM, TURN = 12, 400, 60
 """Turns of the chat, tokens of its system prompt, and of each question; answers have that many at most."""
+AT_ONCE = 8
+"""Users that begin at the same time."""
 STOPS = frozenset(range(0, VOCABULARY, 16))
 """Tokens that end messages: every sixteenth of the vocabulary, so that a random answer soon draws one."""
 
@@ -133,16 +137,17 @@ def static(model: Any, seed: int) -> dict[str, float]:
     return found
 
 
+def message(chance: random.Random, count: int) -> list[int]:
+    """That many tokens, and a stop token."""
+    return [16 * chance.randrange(VOCABULARY // 16) + 1 for _ in range(count)] + [min(STOPS)]
+
+
 def chat(runner: Runner, seed: int) -> list[Question]:
     """The questions of a chat, with as many tokens for each answer as it has. Each is answered in order."""
     chance, engine, asked = random.Random(seed), InProcess(runner), list[Question]()
-
-    def message(count: int) -> list[int]:
-        return [16 * chance.randrange(VOCABULARY // 16) + 1 for _ in range(count)] + [min(STOPS)]
-
-    text = message(SYSTEM)
+    text = message(chance, SYSTEM)
     for _ in range(TURNS):
-        text = [*text, *message(TURN), 1, 2, 3]
+        text = [*text, *message(chance, TURN), 1, 2, 3]
         answered = engine.ask(Question(text, TURN), stops=STOPS)
         engine.run()
         (answer,) = answered.tokens
@@ -153,7 +158,14 @@ def chat(runner: Runner, seed: int) -> list[Question]:
     return asked
 
 
-def first_tokens(runner: Runner, questions: list[Question], stops: frozenset[int]) -> list[float]:
+def beginnings(_: Runner, seed: int) -> list[Question]:
+    """The first questions of chats that have the same system prompt."""
+    chance = random.Random(seed)
+    system = message(chance, SYSTEM)
+    return [Question([*system, *message(chance, TURN), 1, 2, 3], TURN) for _ in range(AT_ONCE)]
+
+
+def turn_by_turn(runner: Runner, questions: list[Question], stops: frozenset[int]) -> list[float]:
     """Milliseconds to the first token of each turn after the first."""
     engine, found = InProcess(runner), list[float]()
     for question in questions:
@@ -163,13 +175,27 @@ def first_tokens(runner: Runner, questions: list[Question], stops: frozenset[int
     return found[1:]
 
 
-def compare_chat(runner: Runner, rounds: int, seed: int) -> dict[str, float]:
-    """Milliseconds to the first token of a turn, without partial blocks and with them."""
+def at_once(runner: Runner, questions: list[Question], stops: frozenset[int]) -> list[float]:
+    """Milliseconds to the first token of each question, if all are asked at the same time."""
+    engine = InProcess(runner)
+    asked = [engine.ask(question, stops=stops).answer for question in questions]
+    engine.run()
+    return [1000 * (answer.chunks[0] - answer.sent) for answer in asked]
+
+
+def compare_blocks(
+    runner: Runner,
+    rounds: int,
+    seed: int,
+    ask: Callable[[Runner, int], list[Question]],
+    time_them: Callable[[Runner, list[Question], frozenset[int]], list[float]],
+) -> dict[str, float]:
+    """Milliseconds to the first token, without partial blocks and with them."""
     taken: dict[str, list[float]] = defaultdict(list)
     for turn in range(rounds):
-        questions = chat(runner, seed + turn)
+        questions = ask(runner, seed + turn)
         for name, stops in (("full blocks", frozenset[int]()), ("partial blocks", STOPS)):
-            taken[name] += first_tokens(runner, questions, stops)
+            taken[name] += time_them(runner, questions, stops)
     found = {name: round(median(times), 2) for name, times in taken.items()}
     return found | {"times": round(found["full blocks"] / found["partial blocks"], 2)}
 
@@ -203,12 +229,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    results: dict[str, dict[str, Any]] = {"milliseconds": {}, "first token of a turn": {}}
+    kinds = {
+        "first token of a turn": (chat, turn_by_turn),
+        f"first token of {AT_ONCE} at once": (beginnings, at_once),
+    }
+    results: dict[str, dict[str, Any]] = {"milliseconds": {}, **{kind: {} for kind in kinds}}
     for name in SIZES:
         with tempfile.TemporaryDirectory() as folder:
             make(name, Path(folder), options.seed)
             runner = load_runner(Path(folder))
-            results["first token of a turn"][name] = compare_chat(runner, options.rounds, options.seed)
+            for kind, ways in kinds.items():
+                results[kind][name] = compare_blocks(runner, options.rounds, options.seed, *ways)
             results["milliseconds"][name] = compare(runner, Path(folder), options.rounds, options.seed)
             print(name, *(each[name] for each in results.values()), flush=True)
     write(options.out, "recurrent", options.seed, results)

@@ -8,12 +8,15 @@ outweighs almost nothing.
 
 from heapq import heapify, heappop, heappush
 
+from scheduler_svc.core.batch import PartialBlock
+from scheduler_svc.core.capabilities import partial_blocks
+from scheduler_svc.core.limits import WorkerLimits
 from scheduler_svc.core.prefix import extend_chain, root
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.sequence import SequenceGroup
 
 MAX_PREFIXES = 10_000
-"""First blocks of prompts whose workers are remembered; the latest are kept."""
+"""Beginnings of prompts whose workers are remembered; the latest are kept."""
 
 Entry = tuple[float, int, Scheduler]
 """(load, order of joining, worker)."""
@@ -27,7 +30,7 @@ class Router:
         # Holds every entry of `_entries`, and outdated ones, which are skipped when they come up.
         self._heap: list[Entry] = []
         self._joined = 0
-        # Workers that were given prompts, by the name of the first block: only these are asked.
+        # Workers that were given prompts, by their `_Prompt.beginning`: only these are asked.
         self._had: dict[bytes, dict[Scheduler, None]] = {}
 
     def add(self, scheduler: Scheduler) -> None:
@@ -52,20 +55,20 @@ class Router:
         chosen = self._least_loaded(group)
         if chosen is None or len(self._entries) == 1:
             return chosen
-        names = _names(group, chosen.limits.block_size)
-        if not (names and group.most_cached):
+        prompt = _Prompt(group, chosen.limits)
+        if prompt.beginning is None or not group.most_cached:
             return chosen
-        had = self._had.pop(names[0], {})
-        least = _cost(chosen, names)
+        had = self._had.pop(prompt.beginning, {})
+        least = prompt.cost(chosen)
         for scheduler in had:
             limits = scheduler.limits
             fits = limits.can_hold(group.request, group.limit, group.fingerprint)
             if fits and limits.block_size == chosen.limits.block_size:
-                cost = _cost(scheduler, names)
+                cost = prompt.cost(scheduler)
                 if cost < least:
                     chosen, least = scheduler, cost
         had[chosen] = None
-        self._had[names[0]] = had
+        self._had[prompt.beginning] = had
         if len(self._had) > MAX_PREFIXES:
             del self._had[next(iter(self._had))]
         return chosen
@@ -96,17 +99,32 @@ class Router:
             heapify(self._heap)
 
 
-def _names(group: SequenceGroup, block_size: int) -> list[bytes]:
-    """Names of all blocks that the group's first sequence could find cached."""
-    leader, request = group.alive()[0], group.request
-    count = (len(leader.tokens) - 1) // block_size
-    extend_chain(leader.chain, root(request.salt), leader.tokens, count, block_size)
-    return leader.chain[:count]
+class _Prompt:
+    """What is known of a group's longest sequence, and what workers have of it."""
 
+    def __init__(self, group: SequenceGroup, limits: WorkerLimits) -> None:
+        """`limits`: of a worker with the same size of blocks as all that are asked."""
+        self._leader, self._limits = group.alive()[0], limits
+        tokens, chain = self._leader.tokens, self._leader.chain
+        blocks = (len(tokens) - 1) // limits.block_size
+        extend_chain(chain, root(group.request.salt), tokens, blocks, limits.block_size)
+        self._names = chain[:blocks]
+        self._partial: dict[int, list[PartialBlock]] = {}
+        first = [*(each.name for each in self._partial_behind(0)[-1:]), *self._names[:1]]
+        self.beginning = first[0] if first else None
+        """The shortest name that a worker may know: of the first block, as far as the first message fills it.
+        None: there is none."""
 
-def _cost(scheduler: Scheduler, names: list[bytes]) -> float:
-    missing = len(names) * scheduler.limits.block_size - scheduler.cached_tokens(names)
-    return _load(scheduler) + missing / scheduler.limits.max_step_tokens
+    def cost(self, scheduler: Scheduler) -> float:
+        """What the group costs this worker."""
+        missing = len(self._leader.tokens) - scheduler.cached_tokens(self._names, self._partial_behind)
+        return _load(scheduler) + missing / scheduler.limits.max_step_tokens
+
+    def _partial_behind(self, full: int) -> list[PartialBlock]:
+        """See `partial_blocks.possible`."""
+        if full not in self._partial:
+            self._partial[full] = partial_blocks.possible(self._limits, self._leader, full)
+        return self._partial[full]
 
 
 def _load(scheduler: Scheduler) -> float:

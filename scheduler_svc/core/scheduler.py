@@ -11,8 +11,11 @@ nothing. The sequence's epoch has changed by the time its result comes, so the r
 """
 
 from collections import deque
+from collections.abc import Callable
+from collections.abc import Sequence as Series
 from dataclasses import replace
 
+from scheduler_svc.core.batch import PartialBlock
 from scheduler_svc.core.blocks import ON_HOST
 from scheduler_svc.core.capabilities import beams, samples
 from scheduler_svc.core.drafters import Speculation
@@ -83,15 +86,20 @@ class Scheduler:
         """Tokens known of all sequences that were admitted so far, which have thereby left the queue."""
         return self.state.batch.admitted_tokens
 
-    def cached_tokens(self, names: list[bytes]) -> float:
-        """Tokens of a prompt that need not be computed, from the head on. `names`: of its full blocks.
+    def cached_tokens(self, names: list[bytes], partial: Callable[[int], Series[PartialBlock]]) -> float:
+        """Tokens of a prompt that need not be computed, from the head on.
+
+        `names`: of its full blocks. `partial`: gives the partial blocks that it could begin with behind some
+        of them, the longest first.
 
         A block on the host counts less, by the tokens that could be computed while it is brought back. So a
         worker that has a block on its device is preferred to one that has it on its host, and both to one
         without it.
         """
-        hits = self.state.batch.pool.match(names)
-        tokens = len(hits) * self.limits.block_size
+        pool = self.state.batch.pool
+        hits = pool.match(names)
+        longest = next((each.end for each in partial(len(hits)) if pool.knows(each.name)), 0)
+        tokens = max(longest, len(hits) * self.limits.block_size)
         on_host = hits.count(ON_HOST)
         return tokens - on_host * self.limits.swap_tokens if on_host else tokens
 

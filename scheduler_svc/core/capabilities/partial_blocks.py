@@ -19,9 +19,13 @@ The name is made as that of a full block. It is looked for at stop tokens only: 
 when an answer ends; and behind it, where it is if the stop token has been computed, too.
 """
 
+from collections.abc import Sequence as Series
+from itertools import takewhile
+
 from scheduler_svc.core.batch import PartialBlock
 from scheduler_svc.core.blocks import NamedBlock
 from scheduler_svc.core.flight import Flight
+from scheduler_svc.core.limits import WorkerLimits
 from scheduler_svc.core.plan import StepResult
 from scheduler_svc.core.prefix import partial_names, root
 from scheduler_svc.core.sequence import Sequence
@@ -33,22 +37,31 @@ STEPS = 4
 that costs one."""
 
 
-def find(state: SchedulerState, sequence: Sequence, full: int) -> PartialBlock | None:
-    """The longest partial block that the sequence can begin with, behind `full` cached blocks."""
-    size, stops = state.limits.block_size, sequence.group.request.stop_token_ids
-    if not (state.limits.recurrent and stops):
-        return None
+def possible(limits: WorkerLimits, sequence: Sequence, full: int) -> list[PartialBlock]:
+    """The partial blocks that a sequence could begin with behind `full` cached blocks; the longest first."""
+    size, stops = limits.block_size, sequence.group.request.stop_token_ids
+    if not (limits.recurrent and stops):
+        return []
     tokens, first = sequence.tokens, full * size
     last = min(first + size, len(tokens), sequence.group.most_cached + 1) - 1
     if sequence.group.held:  # which would fork from the copy in the step that makes it
         last = min(last, len(tokens) - 2)
     ends = [end for end in range(first + 1, last + 1) if tokens[end] in stops or tokens[end - 1] in stops]
-    named = zip(_names(state, sequence, ends), ends, strict=True) if ends else ()
-    return next((PartialBlock(*each) for each in reversed([*named]) if state.batch.pool.knows(each[0])), None)
+    if not ends:
+        return []
+    return [PartialBlock(*each) for each in zip(_names(limits, sequence, ends), ends, strict=True)][::-1]
 
 
-def note_messages(sequence: Sequence) -> None:
-    """Note where the first and the last message end in what is known of a sequence."""
+def defer(state: SchedulerState, sequence: Sequence, blocks: Series[PartialBlock]) -> bool:
+    """Whether another sequence is to make a longer one of the possible `blocks` than any that is cached: then
+    this one waits for it."""
+    missing = takewhile(lambda each: not state.batch.pool.knows(each.name), blocks)
+    return bool(blocks) and state.unfinished.defer_partial(sequence, (each.name for each in missing))
+
+
+def note_messages(state: SchedulerState, sequence: Sequence) -> None:
+    """Note where the first and the last message end in what is known of a sequence, which has just got its
+    slot. Others that begin with these wait from now on."""
     tokens, stops = sequence.tokens, sequence.group.request.stop_token_ids
     places = range(len(tokens) - 1)
     first = next((place for place in places if tokens[place] in stops), None)
@@ -57,22 +70,30 @@ def note_messages(sequence: Sequence) -> None:
     else:
         last = next(place for place in reversed(places) if tokens[place] in stops)
         sequence.messages = (first + 1, last + 1)
+    for place in dict.fromkeys(sequence.messages):
+        if place > sequence.planned and (name := _wanted(state, sequence, place)) is not None:
+            state.unfinished.begin_partial(sequence, name)
 
 
 def chunk_end(state: SchedulerState, sequence: Sequence, start: int, end: int) -> int:
     """Where a chunk from `start` to `end` is to end, so that its last block can be named; or else `end`."""
-    return next(
-        (place for place in sequence.messages if start < place < end and _wanted(state, sequence, place)),
-        end,
-    )
+    for place in sequence.messages:
+        if start < place < end:
+            if _wanted(state, sequence, place):
+                return place
+            _give_up(state, sequence, place)
+    return end
 
 
 def keep_message(state: SchedulerState, step: StepBuilder, sequence: Sequence, start: int) -> None:
     """If a message ends before `start`, where the step goes on with the sequence: copy its last block."""
     batch, size = state.batch, state.limits.block_size
-    if start not in sequence.messages or batch.pool.free_blocks <= batch.reserved():
+    if start not in sequence.messages:
         return
-    if (name := _wanted(state, sequence, start)) is not None:
+    name = None if batch.pool.free_blocks <= batch.reserved() else _wanted(state, sequence, start)
+    if name is None:
+        _give_up(state, sequence, start)
+    else:
         assert sequence.table is not None
         source, (copy,) = sequence.table.blocks[start // size], batch.pool.allocate(1)
         batch.pool.share([source])
@@ -108,6 +129,7 @@ def settle_messages(state: SchedulerState, flight: Flight, result: StepResult) -
     """A plan has been made: name the copies that it made, unless a row failed, which may be one before it."""
     for named in flight.named_blocks:
         _settle(state, named, bool(result.errors))
+        state.unfinished.settled(named.content)
 
 
 def _settle(state: SchedulerState, named: NamedBlock, failed: bool) -> None:
@@ -122,11 +144,18 @@ def _wanted(state: SchedulerState, sequence: Sequence, end: int) -> bytes | None
     tokens = end % state.limits.block_size
     if not tokens or state.prefill_budget.steps_for(tokens) < STEPS:
         return None
-    (name,) = _names(state, sequence, [end])
+    (name,) = _names(state.limits, sequence, [end])
     return None if state.batch.pool.knows(name) else name
 
 
-def _names(state: SchedulerState, sequence: Sequence, ends: list[int]) -> list[bytes]:
+def _give_up(state: SchedulerState, sequence: Sequence, end: int) -> None:
+    """The block that the first `end` tokens fill in part is not made by this sequence."""
+    if end % state.limits.block_size:
+        (name,) = _names(state.limits, sequence, [end])
+        state.unfinished.settled(name)
+
+
+def _names(limits: WorkerLimits, sequence: Sequence, ends: list[int]) -> list[bytes]:
     """See `partial_names`."""
-    start, size = root(sequence.group.request.salt), state.limits.block_size
-    return partial_names(sequence.chain, start, sequence.tokens, ends, size)
+    start = root(sequence.group.request.salt)
+    return partial_names(sequence.chain, start, sequence.tokens, ends, limits.block_size)

@@ -30,6 +30,10 @@ def admit(state: SchedulerState, step: StepBuilder, older_than: tuple[float, ...
         if state.unfinished.defer(candidate, len(hits), most):
             waiting.pop()
             continue
+        parts = partial_blocks.possible(limits, candidate, len(hits)) if limits.recurrent else ()
+        if parts and partial_blocks.defer(state, candidate, parts):
+            waiting.pop()
+            continue
         seen = hits[limits.outside_window(len(hits) * limits.block_size) :]
         needed = limits.blocks_at_once(len(candidate.tokens)) - len(seen) + batch.pool.idle_among(seen)
         spare = batch.pool.free_blocks - batch.reserved() - needed
@@ -37,14 +41,14 @@ def admit(state: SchedulerState, step: StepBuilder, older_than: tuple[float, ...
             state.short_of_blocks = True
             return
         # A partial block takes one more of the free ones until it has been copied.
-        partial = partial_blocks.find(state, candidate, len(hits)) if spare else None
+        partial = next((each for each in parts if batch.pool.knows(each.name)), None) if spare else None
         if step.sampling_bytes > MOST_SAMPLING_BYTES:
             return
         sequence = waiting.pop()
         blocks, sources, targets = batch.admit(sequence, hits, partial)
         step.copy_blocks(sources, targets)
         if limits.recurrent:
-            partial_blocks.note_messages(sequence)
+            partial_blocks.note_messages(state, sequence)
         if on_host := seen.count(ON_HOST):  # bringing them back takes a share of the step
             step.budget = max(1, step.budget - int(on_host * limits.swap_tokens))
         state.unfinished.begin(sequence, len(hits), named)

@@ -40,6 +40,17 @@ def test_a_chat_is_asked_again_turn_by_turn(tmp_path: Path, monkeypatch: pytest.
         answer = after.prompt[len(before.prompt) :][: before.max_tokens]
         assert len(answer) == recurrent.TURN or answer[-1] in recurrent.STOPS
         assert not recurrent.STOPS.intersection(answer[:-1])
-    assert len(recurrent.first_tokens(runner, questions, recurrent.STOPS)) == 3
-    found = recurrent.compare_chat(runner, 1, 0)
+    assert len(recurrent.turn_by_turn(runner, questions, recurrent.STOPS)) == 3
+    found = recurrent.compare_blocks(runner, 1, 0, recurrent.chat, recurrent.turn_by_turn)
     assert found.keys() == {"full blocks", "partial blocks", "times"}
+
+
+def test_some_begin_at_once(tmp_path: Path) -> None:
+    recurrent.make(
+        "LFM2", tmp_path, 0, hidden_size=64, num_hidden_layers=4, intermediate_size=64, full_attn_idxs=[2]
+    )
+    runner = recurrent.load_runner(tmp_path)
+    questions = recurrent.beginnings(runner, 1)
+    assert len({tuple(each.prompt[: recurrent.SYSTEM + 1]) for each in questions}) == 1
+    assert len({tuple(each.prompt) for each in questions}) == recurrent.AT_ONCE
+    assert len(recurrent.at_once(runner, questions, recurrent.STOPS)) == recurrent.AT_ONCE

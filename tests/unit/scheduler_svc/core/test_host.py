@@ -247,13 +247,15 @@ def test_what_lies_on_the_host_counts_for_what_it_saves(fake: SimpleNamespace) -
     """Half a block's time to bring one back: a worker that has it on the device is preferred."""
     _, served = asked_twice(fake, host_blocks=40, swap_block_us=1.9)
     chain = list(served.groups[0].sequences[0].chain[:5])
-    on_device = served.scheduler.cached_tokens(chain)
+    on_device = served.scheduler.cached_tokens(chain, lambda _: ())
     assert on_device == 20
     served.ask([35] * 28, max_tokens=2)
     served.run()
     hits = served.scheduler.state.batch.pool.match(chain)
     assert hits.count(ON_HOST) > 0
-    assert served.scheduler.cached_tokens(chain) == pytest.approx(20 - 1.9 * hits.count(ON_HOST))
+    assert served.scheduler.cached_tokens(chain, lambda _: ()) == pytest.approx(
+        20 - 1.9 * hits.count(ON_HOST)
+    )
 
 
 class HostMachine(RuleBasedStateMachine):

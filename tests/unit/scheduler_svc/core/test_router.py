@@ -1,6 +1,7 @@
 """The router finds what looking at every worker finds."""
 
 from types import SimpleNamespace
+from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -51,9 +52,9 @@ def test_the_heap_finds_what_a_look_at_all_finds(fake: SimpleNamespace, events) 
         assert len(router._heap) <= 2 * len(held)  # it does not grow with the events
 
 
-def served(fake: SimpleNamespace, fleet: Fleet, prompt: list[int]) -> Scheduler:
+def served(fake: SimpleNamespace, fleet: Fleet, prompt: list[int], **fields: Any) -> Scheduler:
     """The worker that got the prompt, once it has computed it."""
-    group, _ = fleet.accept(fake.request(prompt, max_tokens=1))
+    group, _ = fleet.accept(fake.request(prompt, max_tokens=1, **fields))
     home = fleet.home(group)
     assert home is not None
     worker = fake.StrictWorker(home.limits, steps=home.step)
@@ -76,6 +77,27 @@ def test_a_request_goes_where_its_prefix_is_cached(fake: SimpleNamespace) -> Non
     assert fleet.home(group) is second
     other, _ = fleet.accept(fake.request([*prompt, 5, 6], salt="another"))
     assert fleet.home(other) is first
+
+
+def test_a_chat_that_is_shorter_than_a_block_stays_where_it_is(fake: SimpleNamespace) -> None:
+    """Its worker is recurrent. It stays when it is longer, too, and so does what begins like it."""
+    fleet, stops = Fleet(16), frozenset({30})
+    first, second = (fleet.add_worker(fake.limits(recurrent=True, block_size=32))[0] for _ in range(2))
+    busy, _ = fleet.accept(fake.request([1]))
+    prompt = [*[2] * 11, 30, 5, 30, 9]
+    assert served(fake, fleet, prompt, stop_token_ids=stops) is second
+    fleet.accept(fake.request([1]))
+    fleet.cancel(busy)
+    assert (first.unfinished, second.unfinished) == (0, 1)
+    for asked, home in (
+        ([*prompt[:14], 6, 7], second),
+        ([*prompt[:12], 8, 8, 8], second),
+        ([*prompt[:14], *[6] * 25], second),
+        ([3, *prompt], first),
+    ):
+        group, _ = fleet.accept(fake.request(asked, stop_token_ids=stops, max_tokens=2))
+        assert fleet.home(group) is home
+        fleet.cancel(group)
 
 
 def test_load_outweighs_a_cached_prefix_in_the_end(fake: SimpleNamespace) -> None:

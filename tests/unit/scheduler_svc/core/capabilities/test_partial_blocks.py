@@ -74,6 +74,40 @@ def test_chunks_end_behind_the_first_and_the_last_message(bench: MakeBench) -> N
     assert first.cached_tokens == 0
 
 
+def test_who_comes_at_the_same_time_waits_for_what_is_the_same(bench: MakeBench) -> None:
+    """One computes it; if that one ends, the next does."""
+    for cancels in (False, True):
+        one, stops = bench(recurrent=True, block_size=32), frozenset({STOP})
+        prompts = [[*SYSTEM, *QUESTION, 9], [*SYSTEM, *QUESTION, 8], [*SYSTEM, 6, 6], [*SYSTEM, 7]]
+        groups = [one.arrive(each, stop_token_ids=stops, max_tokens=3) for each in prompts]
+        assert one.step().rows.counts == (4,)
+        if cancels:
+            one.scheduler.cancel(groups[0])
+            assert one.step().rows.counts == (4,)
+        one.run()
+        for group in groups[cancels:]:
+            _check(one, group)
+        cached = [group.cached_tokens for group in groups]
+        assert cached == ([0, 0, 4, 4] if cancels else [0, 7, 4, 4])
+
+
+def test_nobody_waits_for_what_is_not_made(bench: MakeBench) -> None:
+    """It turns out that tokens of prompts take no time: whoever waits computes by itself."""
+    one, stops = bench(recurrent=True, block_size=32), frozenset({STOP})
+    groups = [one.arrive([*SYSTEM, 6, each], stop_token_ids=stops, max_tokens=9) for each in (1, 2)]
+    assert one.step().rows.counts == (4,)
+    assert one.scheduler.state.unfinished.followers() == groups[1].sequences
+    budget = one.scheduler.state.prefill_budget
+    budget.learn([1], [1], 100)
+    budget.learn([10], [0], 1)
+    assert one.step().rows.counts == (2, 6)
+    assert not one.scheduler.state.unfinished.followers()
+    one.run()
+    for group in groups:
+        _check(one, group)
+        assert group.cached_tokens == 0
+
+
 def test_nothing_is_named_that_is_computed_as_fast(bench: MakeBench) -> None:
     """Ten tokens of a prompt take as long as four steps that decode, here."""
     one, stops = bench(recurrent=True, block_size=32), frozenset({STOP})
@@ -128,6 +162,12 @@ def test_other_workers_name_full_blocks_alone(bench: MakeBench) -> None:
     one.run()
     assert not one.scheduler.state.batch.pool.cached_blocks
     assert not one.worker.copies
+
+
+def _check(one: Any, group: Any) -> None:
+    """The group has ended with the tokens that it gets alone."""
+    (tokens,) = (each.tokens[len(group.request.prompt) :].tolist() for each in group.sequences)
+    assert tokens == one.fake.reference(group.request, 0, group.limit)
 
 
 def _answered(one: Any) -> tuple[list[int], int, list[int]]:
