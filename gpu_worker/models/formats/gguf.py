@@ -77,7 +77,6 @@ class GgufWeight:
             return None
         blocks = self._blocks(rows, columns.start // GROUP, -(-columns.stop // GROUP), torch.device("cpu"))
         parts = parts_of(self.kind, blocks)
-        assert parts is not None
         scales = parts.scales.view(rows.stop - rows.start, -1)
         # Number 8 is -0.
         return half_scales(scales, lambda: (parts.numbers % 8).view(len(scales), -1))
@@ -95,9 +94,9 @@ class GgufWeight:
         parts = parts_of(
             self.kind, self._blocks(rows, first, -(-columns.stop // weights), torch.device("cpu"))
         )
-        size = 0 if parts is None else weights // parts.scales.shape[1]
+        size = weights // parts.scales.shape[1]
         start, stop = columns.start - first * weights, columns.stop - first * weights
-        if parts is None or start % size:
+        if start % size:
             return None
         groups = slice(start // size, -(-stop // size))
         numbers = parts.numbers.reshape(count, -1)[:, start:stop]

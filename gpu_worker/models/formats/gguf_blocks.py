@@ -12,12 +12,18 @@ and `m` a smallest weight; `qh` has the high bits of the numbers whose low bits 
     IQ4_NL  d, qs[16]                               IQ4_XS  d, high scales[2], low scales[4], qs[128]
     MXFP4   exponent, qs[16]                        TQ1_0   qs[48], qh[4], d
                                                     TQ2_0   qs[64], d
+    IQ1_S   d, qs[32], high bits and scales[16]     IQ2_XXS d, (qs[4], signs and scale[4])[8]
+    IQ1_M   qs[32], qh[16], scales and d[8]         IQ2_XS  d, qs[64], scales[8]
+    IQ3_XXS d, qs[64], signs and scales[32]         IQ2_S   d, qs[64], qh[8], scales[8]
+    IQ3_S   d, qs[64], qh[8], signs[32], scales[4]
 
-Numbers of the other IQ types are places in tables of many thousand weights, which transformers has.
+Numbers of the last seven are places in tables of many thousand weights, which transformers has. There are at
+most 16 weights in a table: so parts have the number of the weight, which takes 4 bits.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -55,15 +61,16 @@ class Parts:
         return self.shift_factors * self.shifts
 
 
-def parts_of(kind: str, blocks: Tensor) -> Parts | None:
-    """The parts of blocks, uint8 [n, bytes of a block], of type `kind`. None: it has none."""
-    return _KINDS[kind](blocks) if kind in _KINDS else None
+def parts_of(kind: str, blocks: Tensor) -> Parts:
+    """The parts of blocks, uint8 [n, bytes of a block], of type `kind`."""
+    return _TABLES[kind](blocks) if kind in _TABLES else _KINDS[kind](blocks)
 
 
 def dequantized(kind: str, blocks: Tensor) -> Tensor:
     """Weights, float32 [n, weights of a block], of blocks, uint8 [n, bytes of a block], of type `kind`."""
-    if (parts := parts_of(kind, blocks)) is None:
+    if kind in _TABLES:
         return _from_table(kind, blocks)
+    parts = parts_of(kind, blocks)
     numbers = parts.numbers
     if parts.levels is None:
         weights = numbers.float()
@@ -203,6 +210,59 @@ def _tq2_0(blocks: Tensor) -> Parts:
     return Parts(_parts(blocks[:, :64], 2, 32), _half(blocks, 64), levels=_WHOLE[1])
 
 
+def _in_levels(kind: str, blocks: Tensor, scales: Tensor, factor: Tensor, levels: tuple[float, ...]) -> Parts:
+    """Parts of a type whose weights are in a table. `scales`: [n, parts of a block], as the file has them.
+    `levels`: the weights in the table."""
+    scales = 2 * scales.float() + 1
+    each = (scales * factor).repeat_interleave(256 // scales.shape[1], 1)
+    middles = torch.tensor([(low + high) / 2 for low, high in pairwise(levels)], device=blocks.device)
+    numbers = torch.bucketize((_from_table(kind, blocks) / each).nan_to_num(), middles)
+    return Parts(
+        numbers.to(torch.uint8), scales, factors=factor, levels=(*levels, *[0.0] * (16 - len(levels)))
+    )
+
+
+def _nibbles(octets: Tensor) -> Tensor:
+    """The low 4 bits of each byte, and then its high ones."""
+    return torch.stack((octets & 15, octets >> 4), 2).flatten(1)
+
+
+def _iq1_s(blocks: Tensor) -> Parts:
+    scales = blocks[:, 35:50:2] >> 4 & 7
+    return _in_levels("IQ1_S", blocks, scales, _half(blocks, 0) / 8, _ALMOST_WHOLE)
+
+
+def _iq1_m(blocks: Tensor) -> Parts:
+    """Two bytes have scales of four parts, 3 bits each, and 4 bits of the factor."""
+    words = blocks[:, 48::2].int() | blocks[:, 49::2].int() << 8
+    shifts = torch.arange(4, dtype=torch.int32, device=blocks.device)
+    scales = (words[:, :, None] >> 3 * shifts & 7).flatten(1)
+    factor = (words >> 12 << 4 * shifts).sum(1, keepdim=True, dtype=torch.int32)
+    return _in_levels(
+        "IQ1_M", blocks, scales, factor.to(torch.int16).view(torch.float16).float() / 8, _ALMOST_WHOLE
+    )
+
+
+def _iq2_xxs(blocks: Tensor) -> Parts:
+    return _in_levels("IQ2_XXS", blocks, blocks[:, 9::8] >> 4, _half(blocks, 0) / 8, _THREE)
+
+
+def _iq2_xs(blocks: Tensor) -> Parts:
+    return _in_levels("IQ2_XS", blocks, _nibbles(blocks[:, 66:]), _half(blocks, 0) / 8, _THREE)
+
+
+def _iq2_s(blocks: Tensor) -> Parts:
+    return _in_levels("IQ2_S", blocks, _nibbles(blocks[:, 74:]), _half(blocks, 0) / 8, _THREE)
+
+
+def _iq3_xxs(blocks: Tensor) -> Parts:
+    return _in_levels("IQ3_XXS", blocks, blocks[:, 69::4] >> 4, _half(blocks, 0) / 4, _EIGHT)
+
+
+def _iq3_s(blocks: Tensor) -> Parts:
+    return _in_levels("IQ3_S", blocks, _nibbles(blocks[:, 106:]), _half(blocks, 0), _ODD)
+
+
 def _from_table(kind: str, blocks: Tensor) -> Tensor:
     number = next(number for number, (name, _, _) in TYPES.items() if name == kind)
     try:
@@ -219,6 +279,14 @@ _WHOLE = {zero: tuple(float(number - zero) for number in range(16)) for zero in 
 _LEVELS = (-127.0, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 """Weights of IQ4_NL and IQ4_XS, by their number."""
 _FP4 = tuple(FP4.tolist())
+_THREE = (-43.0, -25, -8, 8, 25, 43)
+"""Weights in the tables of IQ2."""
+_EIGHT = (-62.0, -52, -44, -36, -28, -20, -12, -4, 4, 12, 20, 28, 36, 44, 52, 62)
+"""Weights in the table of IQ3_XXS."""
+_ODD = tuple(float(number) for number in range(-15, 16, 2))
+"""Weights in the table of IQ3_S."""
+_ALMOST_WHOLE = (-9.0, -7, -1, 1, 7, 9)
+"""Eight times the weights of IQ1: -1, 0 or 1, and an eighth more or less."""
 _KINDS: Mapping[str, Callable[[Tensor], Parts]] = {
     "Q4_0": _q4_0,
     "Q4_1": _q4_1,
@@ -235,4 +303,13 @@ _KINDS: Mapping[str, Callable[[Tensor], Parts]] = {
     "MXFP4": _mxfp4,
     "TQ1_0": _tq1_0,
     "TQ2_0": _tq2_0,
+}
+_TABLES: Mapping[str, Callable[[Tensor], Parts]] = {
+    "IQ1_S": _iq1_s,
+    "IQ1_M": _iq1_m,
+    "IQ2_XXS": _iq2_xxs,
+    "IQ2_XS": _iq2_xs,
+    "IQ2_S": _iq2_s,
+    "IQ3_XXS": _iq3_xxs,
+    "IQ3_S": _iq3_s,
 }

@@ -168,6 +168,8 @@ def test_bytes(kernels: ctypes.CDLL, kind: str, bits: float) -> None:
     [
         *[("Q5_0", 5.5), ("Q5_1", 6), ("Q8_0", 8.5), ("Q2_K", 5.25), ("Q3_K", 4.625), ("Q5_K", 5.75)],
         *[("Q6_K", 6.625), ("IQ4_NL", 4.5), ("IQ4_XS", 4.375), ("TQ1_0", 4.0625), ("TQ2_0", 4.0625)],
+        *[("IQ1_S", 4.375), ("IQ1_M", 4.625), ("IQ2_XXS", 4.375), ("IQ2_XS", 4.625), ("IQ2_S", 4.625)],
+        *[("IQ3_XXS", 4.375), ("IQ3_S", 4.375)],
     ],
 )
 def test_bits_of_a_weight_of_gguf(kernels: ctypes.CDLL, kind: str, bits: float) -> None:
