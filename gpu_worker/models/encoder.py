@@ -9,6 +9,7 @@ Nothing is kept of a text, so there are no pages. A trial compares the model wit
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -45,9 +46,9 @@ class EncoderShape(Shape):
 class Encoder:
     """See `models.registry.CausalLM`, of which an encoder has the parts that pooling needs."""
 
-    def __init__(self, model: Any, dtype: torch.dtype, device: torch.device) -> None:
-        """`model`: of transformers, with weights in float32, on the CPU. After the trial it gets this `dtype`
-        and `device`; a classification head stays in float32. Raises `ModelError`."""
+    def __init__(self, model: Any, device: torch.device) -> None:
+        """`model`: of transformers, on the CPU, a classification head in float32. The trial computes in
+        float32. After it the model gets this `device`. Raises `ModelError`."""
         self._classifies = type(model).__name__.endswith(CLASSIFIER)
         where = model.base_model_prefix
         self._model, self._inner = model, getattr(model, where) if self._classifies else model
@@ -57,7 +58,8 @@ class Encoder:
         self._takes_types = getattr(model.config, "type_vocab_size", 0) > 1
         self._lengths: Sequence[int] = ()
         texts = self._texts()
-        expected = [self._own(*text) for text in texts]
+        with _in_float32(model):
+            expected = [self._own(*text) for text in texts]
         self._ragged = bool(model._supports_attention_backend)
         if self._ragged:
             name = f"quire-encoder-{id(self)}"
@@ -75,15 +77,14 @@ class Encoder:
             num_layers=model.config.num_hidden_layers,
             max_position=positions,
             windows=(0,) * model.config.num_hidden_layers,
-            dtype=dtype,
+            dtype=self._inner.dtype,
             num_labels=model.config.num_labels if self._classifies else 0,
         )
-        self._compare(texts, expected)
-        for weight in self._inner.parameters():  # tables of rotary embeddings stay in float32
-            weight.data = weight.data.to(dtype)
+        with _in_float32(model, self._inner):
+            self._compare(texts, expected)
         for part in (self._inner, self._model):
             part.to(device=device)
-        self.dtype, self.device = dtype, device
+        self.dtype, self.device = self.config.dtype, device
 
     def encode(self, tokens: Tensor, positions: Tensor, types: Tensor, lengths: Sequence[int]) -> Tensor:
         """Hidden states [tokens, hidden_size] of whole texts, one after the other.
@@ -215,6 +216,36 @@ class Encoder:
                     same = _same(self.scores(first[:1]), logits)
                 if not same:
                     raise ModelError("it computes something else than its own code")
+
+
+@contextmanager
+def _in_float32(*models: nn.Module) -> Iterator[None]:
+    """Let models compute in float32. Their weights are widened one module after the other."""
+    own = dict[nn.Module, dict[nn.Parameter, Tensor]]()
+
+    def widen(module: nn.Module, _: Any) -> None:
+        own[module] = {weight: weight.data for weight in module.parameters(recurse=False)}
+        for weight, data in own[module].items():
+            weight.data = data.float()
+
+    def narrow(module: nn.Module, *_: Any) -> None:
+        for weight, data in own.pop(module).items():
+            weight.data = data
+
+    def widen_rows(_: nn.Module, __: Any, rows: Tensor) -> Tensor:
+        return rows.float()
+
+    hooks = []
+    for module in {module for model in models for module in model.modules()}:
+        if isinstance(module, nn.Embedding):  # has far more rows than are read
+            hooks.append(module.register_forward_hook(widen_rows))
+        elif any(True for _ in module.parameters(recurse=False)):
+            hooks += [module.register_forward_pre_hook(widen), module.register_forward_hook(narrow)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 class _Given(nn.Module):

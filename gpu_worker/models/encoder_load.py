@@ -1,20 +1,24 @@
 """From a model directory to an encoder of transformers. Weights that are quantized are dequantized."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from gpu_worker.errors import ModelError
 from gpu_worker.models.checkpoint import Checkpoint, open_checkpoint
 from gpu_worker.models.config import architecture_of, classified_in
 from gpu_worker.models.encoder import Encoder
 from gpu_worker.models.formats.format import Format
+from gpu_worker.models.formats.stored import PIECE
 from gpu_worker.models.transformers_load import config_of
 from gpu_worker.models.transformers_model import line_of
 from gpu_worker.models.values import Values
 from ops.runtime import model_files
+from ops.runtime.classifier import ARCHITECTURE as CLASSIFIER
 from ops.runtime.model_files import FileError
 
 _BUFFERS = ("position_ids", "token_type_ids")
@@ -44,13 +48,9 @@ def load_encoder(
     try:
         with open_checkpoint(directory, form) as checkpoint:
             config = config_of(kind, values)
-            model = _loaded(kind, config, checkpoint)
+            model = _loaded(kind, config, checkpoint, dtype or config.dtype or checkpoint.dtype())
             parameters: int = model.num_parameters()
-            return (
-                Encoder(model.eval(), dtype or config.dtype or checkpoint.dtype(), device),
-                checkpoint,
-                parameters,
-            )
+            return Encoder(model.eval(), device), checkpoint, parameters
     except ModelError as error:
         raise values.wrong("architectures", f"{architecture} is not supported: {error}") from error
     except Exception as error:  # transformers raises errors of all kinds
@@ -73,18 +73,29 @@ def usual_length(directory: Path, most: int) -> int:
     return min(most, values.positive("max_seq_length", most))
 
 
-def _loaded(kind: Any, config: Any, checkpoint: Checkpoint) -> Any:
-    """The model with the checkpoint's weights in float32. Raises `ModelError` for missing ones, which
-    transformers would draw by chance.
+def _loaded(kind: Any, config: Any, checkpoint: Checkpoint, dtype: torch.dtype) -> Any:
+    """The model with the checkpoint's weights in `dtype`; those of a classification head, and of the pooler
+    under it, in float32. Raises `ModelError` for missing ones, which transformers would draw by chance.
 
     Without a classification head there is no pooler: embeddings are pooled here.
     """
-    tensors = {name: checkpoint.dense(name, torch.float32).clone() for name in checkpoint.weights()}
+    exact = set[str]()
+    if kind.__name__.endswith(CLASSIFIER):
+        with torch.device("meta"):
+            exact = {name for name, _ in kind(config).named_children()} - {kind.base_model_prefix} | {
+                "pooler"
+            }
+        kept = {"__module__": kind.__module__, "_keep_in_fp32_modules_strict": exact}
+        kind = type(kind.__name__, (kind,), kept)
+    tensors = {
+        name: _Read(checkpoint, name, dtype if exact.isdisjoint(name.split(".")) else torch.float32)
+        for name in checkpoint.weights()
+    }
     model, report = kind.from_pretrained(
         None,
         config=config,
         state_dict=tensors,
-        dtype=torch.float32,
+        dtype=dtype,
         output_loading_info=True,
         ignore_mismatched_sizes=True,
     )
@@ -100,6 +111,24 @@ def _loaded(kind: Any, config: Any, checkpoint: Checkpoint) -> Any:
     if unknown := _within(inner, report["unexpected_keys"]):
         raise ModelError(f"config.json does not account for tensor {unknown[0]}")
     return model
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A tensor of a checkpoint. It is read when transformers asks for it."""
+
+    checkpoint: Checkpoint
+    name: str
+    dtype: torch.dtype
+
+    def __getitem__(self, everything: Any) -> Tensor:
+        stored = self.checkpoint.dense(self.name, self.dtype)
+        found = torch.empty(stored.shape, dtype=self.dtype)
+        pieces = (torch.split(each.view(-1), PIECE) for each in (stored, found))
+        for numbers, into in zip(*pieces, strict=True):
+            into.copy_(numbers)
+            self.checkpoint.forget([numbers])
+        return found
 
 
 def _within(inner: Any, names: Iterable[str]) -> list[str]:

@@ -44,6 +44,7 @@ FORMATS: dict[str, tuple[Encoder, dict[str, Any]]] = {
 CASES = {
     **dict.fromkeys(("shards", "fp8", "gptq", "int8", "bitsandbytes", "gguf"), "Qwen3ForCausalLM"),
     "transformers, gptq": "NemotronForCausalLM",
+    "encoder": "BertModel",
 }
 """Architectures by case."""
 _CHILD = """
@@ -80,12 +81,15 @@ for folder in sys.argv[1:]:
 
 def repeated(name: str) -> str:
     """The name of a layer's tensor, without its number."""
-    return re.sub(r"(layers|blk)\.0\.", r"\1.{}.", name)
+    return re.sub(r"(layers?|blk)\.0\.", r"\1.{}.", name)
 
 
 def write(folder: Path, name: str) -> None:
     """The directories `few` and `many`: a model of two layers, and one of many, in shards."""
-    random_model(CASES[name], SIZES).bfloat16().save_pretrained(folder / "source")
+    model = random_model(CASES[name], SIZES)
+    if name != "encoder":  # its type changes while it is loaded
+        model.bfloat16()
+    model.save_pretrained(folder / "source")
     form = name.rpartition(", ")[2]
     if form == "gguf":
         values = {"attention.key_length": 64, "attention.value_length": 64} | tokens(97)
