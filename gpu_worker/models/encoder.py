@@ -58,7 +58,7 @@ class Encoder:
         self._takes_types = getattr(model.config, "type_vocab_size", 0) > 1
         self._lengths: Sequence[int] = ()
         texts = self._texts()
-        with _in_float32(model):
+        with _in_float32(model, self._inner):
             expected = [self._own(*text) for text in texts]
         self._ragged = bool(model._supports_attention_backend)
         if self._ragged:
@@ -66,14 +66,15 @@ class Encoder:
             register(name, self._attention)
             model.set_attn_implementation(name)
         if self._classifies:  # the head computes logits, from hidden states instead of tokens
-            setattr(model, where, _Given(getattr(self._inner, "pooler", None)))
+            pooler = getattr(self._inner, "pooler", None)
+            setattr(model, where, _Given(pooler, getattr(self._inner, "pooler_activation", None)))
             self._inner.pooler = None
         self._first, positions = _positions_of(self._inner)
         self.dtype, self.device = torch.float32, torch.device("cpu")
         self.config = EncoderShape(
             architecture=type(model).__name__,
             vocab_size=model.config.vocab_size,
-            hidden_size=model.config.hidden_size,
+            hidden_size=getattr(model.config, "embedding_dim", model.config.hidden_size),
             num_layers=model.config.num_hidden_layers,
             max_position=positions,
             windows=(0,) * model.config.num_hidden_layers,
@@ -85,6 +86,13 @@ class Encoder:
         for part in (self._inner, self._model):
             part.to(device=device)
         self.dtype, self.device = self.config.dtype, device
+        try:
+            with torch.inference_mode():
+                tokens = torch.zeros(2, dtype=torch.int64, device=device)
+                self.encode(tokens, tokens, tokens, [2])
+        except RuntimeError as error:
+            kind = str(self.dtype).removeprefix("torch.")
+            raise ModelError(f"its code cannot compute in {kind}, but in float32 (QUIRE_DTYPE)") from error
 
     def encode(self, tokens: Tensor, positions: Tensor, types: Tensor, lengths: Sequence[int]) -> Tensor:
         """Hidden states [tokens, hidden_size] of whole texts, one after the other.
@@ -219,8 +227,9 @@ class Encoder:
 
 
 @contextmanager
-def _in_float32(*models: nn.Module) -> Iterator[None]:
-    """Let models compute in float32. Their weights are widened one module after the other."""
+def _in_float32(*models: Any) -> Iterator[None]:
+    """Let models compute in float32. Their weights are widened one module after the other; of the table of
+    tokens the rows that are read; other tables, which some models read as a whole, for the time."""
     own = dict[nn.Module, dict[nn.Parameter, Tensor]]()
 
     def widen(module: nn.Module, _: Any) -> None:
@@ -235,15 +244,20 @@ def _in_float32(*models: nn.Module) -> Iterator[None]:
     def widen_rows(_: nn.Module, __: Any, rows: Tensor) -> Tensor:
         return rows.float()
 
-    hooks = []
+    hooks, tokens, tables = list[Any](), models[-1].get_input_embeddings(), list[nn.Module]()
     for module in {module for model in models for module in model.modules()}:
-        if isinstance(module, nn.Embedding):  # has far more rows than are read
+        if module is tokens:
             hooks.append(module.register_forward_hook(widen_rows))
+        elif isinstance(module, nn.Embedding):
+            widen(module, None)
+            tables.append(module)
         elif any(True for _ in module.parameters(recurse=False)):
             hooks += [module.register_forward_pre_hook(widen), module.register_forward_hook(narrow)]
     try:
         yield
     finally:
+        for table in tables:
+            narrow(table)
         for hook in hooks:
             hook.remove()
 
@@ -251,15 +265,20 @@ def _in_float32(*models: nn.Module) -> Iterator[None]:
 class _Given(nn.Module):
     """Takes the place of the encoder under a head, and returns its inputs as hidden states."""
 
-    def __init__(self, pooler: nn.Module | None) -> None:
-        """`pooler`: of the encoder; None if it has none."""
+    def __init__(self, pooler: nn.Module | None, activation: nn.Module | None) -> None:
+        """`pooler`: of the encoder; None if it has none. `activation`: as in ALBERT, whose pooler is a
+        product, what follows it."""
         super().__init__()
-        self.pooler = pooler
+        self.pooler, self.activation = pooler, activation
 
     def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> Any:
         from transformers.modeling_outputs import BaseModelOutputWithPooling
 
-        pooled = None if self.pooler is None else self.pooler(inputs_embeds)
+        pooled = None
+        if self.activation is not None and self.pooler is not None:
+            pooled = self.activation(self.pooler(inputs_embeds[:, 0]))
+        elif self.pooler is not None:
+            pooled = self.pooler(inputs_embeds)
         return BaseModelOutputWithPooling(last_hidden_state=inputs_embeds, pooler_output=pooled)
 
 

@@ -23,6 +23,8 @@ from ops.runtime.model_files import FileError
 
 _BUFFERS = ("position_ids", "token_type_ids")
 """Ends of names of tensors that old checkpoints have although they are no weights."""
+LONGEST = 8192
+"""Tokens of a text at most, if nothing says how many: each text is computed whole, in one step."""
 _SETTINGS = "sentence_bert_config.json"
 """File of sentence-transformers that says how long a text may be."""
 
@@ -47,7 +49,7 @@ def load_encoder(
     kind = getattr(transformers, architecture if labels else f"{family}Model")
     try:
         with open_checkpoint(directory, form) as checkpoint:
-            config = config_of(kind, values)
+            config = _config_of(kind, values)
             model = _loaded(kind, config, checkpoint, dtype or config.dtype or checkpoint.dtype())
             parameters: int = model.num_parameters()
             return Encoder(model.eval(), device), checkpoint, parameters
@@ -58,6 +60,32 @@ def load_encoder(
         raise ModelError(f"{directory}: {what}") from error
 
 
+_NOMIC = {
+    **{"n_embd": "hidden_size", "n_head": "num_attention_heads", "n_inner": "intermediate_size"},
+    **{"n_layer": "num_hidden_layers", "layer_norm_epsilon": "layer_norm_eps"},
+    **{"rotary_emb_base": "rope_theta", "max_trained_positions": "max_position_embeddings"},
+}
+"""Keys of NomicBERT's own code, and what transformers calls them."""
+_ONLY = {
+    **{"activation_function": "swiglu", "rotary_emb_fraction": 1.0, "rotary_scaling_factor": None},
+    **{"rotary_emb_scale_base": None, "use_rms_norm": False, "moe_every_n_layers": 0},
+    **dict.fromkeys(("rotary_emb_interleaved", "prenorm", "parallel_block", "causal"), False),
+    **dict.fromkeys(("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias"), False),
+}
+"""Others of these, with the one value that transformers computes with."""
+
+
+def _config_of(kind: Any, values: Values) -> Any:
+    """As `config_of`, by the keys of a model's first code, too. Raises `ModelError`."""
+    if "n_embd" not in values.values or not kind.__name__.startswith("NomicBert"):
+        return config_of(kind, values)
+    for key, only in _ONLY.items():
+        if values.get(key, only) != only:
+            raise values.wrong(key, f"{values.get(key)!r} is not supported, but {only!r}")
+    given = {usual: values.values[own] for own, usual in _NOMIC.items() if own in values.values}
+    return kind.config_class.from_dict({**values.values, **given})
+
+
 def usual_length(directory: Path, most: int) -> int:
     """Tokens of the longest text that an encoder is meant for, of the `most` that it takes.
 
@@ -65,7 +93,7 @@ def usual_length(directory: Path, most: int) -> int:
     """
     path = directory / _SETTINGS
     if not path.is_file():
-        return most
+        return min(most, LONGEST)
     try:
         values = Values(path, model_files.read_config(path))
     except FileError as error:

@@ -55,6 +55,7 @@ LANGUAGES: Mapping[str, Wrapped] = {
 
 WRAPPED: Mapping[str, Wrapped] = {
     "AriaForConditionalGeneration": Wrapped("AriaTextForCausalLM"),
+    "EmbeddingGemma2Model": Wrapped("EmbeddingGemma2TextModel"),
     "Exaone4_5_ForConditionalGeneration": Wrapped("Exaone4ForCausalLM"),
     "Gemma3ForConditionalGeneration": Wrapped("Gemma3ForCausalLM", defaults=_GEMMA_3),
     "Gemma3ForSequenceClassification": Wrapped("Gemma3TextForSequenceClassification", defaults=_GEMMA_3),

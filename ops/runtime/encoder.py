@@ -9,9 +9,16 @@ from typing import Any
 from ops.runtime.classifier import ARCHITECTURE as CLASSIFIER
 
 FAMILIES = frozenset(
-    {"Bert", "Camembert", "DistilBert", "Electra", "MPNet", "ModernBert", "Roberta", "XLMRoberta"}
+    {
+        *("Albert", "Bert", "Camembert", "ConvBert", "Data2VecText", "Deberta", "DebertaV2", "DistilBert"),
+        *("Electra", "Ernie", "EuroBert", "Gte", "JinaEmbeddingsV3", "MPNet", "MegatronBert", "ModernBert"),
+        *("NomicBert", "RemBert", "Roberta", "RobertaPreLayerNorm", "Ultrabert", "XLMRoberta"),
+        "XLMRobertaXL",
+    }
 )
 """What the names of architectures begin with."""
+_EMBEDDERS = {"EmbeddingGemma2Model": "EmbeddingGemma2", "EmbeddingGemma2TextModel": "EmbeddingGemma2Text"}
+"""Families of models that embed and do nothing else. The first one also sees and hears."""
 _GEMMA = "Gemma3Text"
 """A decoder's layers, which are an encoder if config.json says so."""
 
@@ -20,8 +27,11 @@ _HEADS = ("Model", "ForMaskedLM", CLASSIFIER)
 
 
 def encoder_family(config: Mapping[str, Any]) -> str | None:
-    """The family of `FAMILIES` of the model with this config.json; None if it is no encoder."""
+    """The family of the model with this config.json, one of `FAMILIES` or another; None if it is no
+    encoder."""
     match config.get("architectures"):
+        case [str(name)] if name in _EMBEDDERS:
+            return _EMBEDDERS[name]
         case ["Gemma3TextModel"]:
             return _GEMMA if config.get("use_bidirectional_attention") is True else None
         case [str(name)]:

@@ -76,7 +76,7 @@ def test_an_unknown_family_is_named(saved) -> None:
 @pytest.mark.parametrize(
     ("architecture", "reason"),
     [
-        ("DebertaV2ForSequenceClassification", "it is no decoder with a linear classification head"),
+        ("LongformerForSequenceClassification", "it is no decoder with a linear classification head"),
         ("LlamaForTokenClassification", "it is no causal language model, no classifier and no known encoder"),
         ("BertForQuestionAnswering", "it is no causal language model, no classifier and no known encoder"),
     ],

@@ -33,11 +33,35 @@ SIZES = {
     "initializer_range": 0.3,
     "pad_token_id": 1,
 }
+_DEBERTA = {"relative_attention": True, "position_biased_input": False, "position_buckets": 16}
 FAMILIES: dict[str, dict[str, Any]] = {
+    "Albert": {"embedding_size": 24},
     "Bert": {},
     "Camembert": {"type_vocab_size": 1},
+    "ConvBert": {"embedding_size": 32},
+    "Data2VecText": {},
+    "Deberta": {"relative_attention": True, "pos_att_type": "c2p|p2c"},
+    "DebertaV2": _DEBERTA | {"pos_att_type": "p2c|c2p", "share_att_key": True, "norm_rel_ebd": "layer_norm"},
     "DistilBert": {"dim": 32, "hidden_dim": 48, "n_layers": 2, "n_heads": 4},
     "Electra": {"embedding_size": 24},
+    "EmbeddingGemma2Text": {
+        **{"head_dim": 8, "num_key_value_heads": 2, "global_head_dim": 16, "num_global_key_value_heads": 1},
+        **{"hidden_size_per_layer_input": 12, "embedding_dim": 24, "sliding_window": 10},
+        **{"layer_types": ["sliding_attention", "full_attention"] * 2, "num_hidden_layers": 4},
+    },
+    "Ernie": {"use_task_id": True},
+    "EuroBert": {"num_key_value_heads": 2, "head_dim": 8, "classifier_pooling": "mean"},
+    "Gte": {},
+    "JinaEmbeddingsV3": {},
+    "MegatronBert": {},
+    "NomicBert": {},
+    "RemBert": {"input_embedding_size": 24},
+    "RobertaPreLayerNorm": {"type_vocab_size": 1},
+    "Ultrabert": {
+        **{"num_key_value_heads": 4, "head_dim": 8, "sliding_window": 8},
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
+    "XLMRobertaXL": {"type_vocab_size": 1},
     "Gemma3Text": {
         "head_dim": 8,
         "num_key_value_heads": 2,
@@ -51,7 +75,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "Roberta": {"type_vocab_size": 1},
     "XLMRoberta": {"type_vocab_size": 1},
 }
-POSITIONS = {"Camembert": 64, "MPNet": 64, "Roberta": 64, "XLMRoberta": 64}
+POSITIONS = dict.fromkeys(
+    ("Camembert", "Data2VecText", "MPNet", "Roberta", "RobertaPreLayerNorm", "XLMRoberta", "XLMRobertaXL"), 64
+)
 """Longest texts of those who count positions from behind the padding token's."""
 LENGTHS = (5, 1, 40, 17, 5, 63)
 SECOND = 3
@@ -137,7 +163,7 @@ def test_long_texts_in_bfloat16(tmp_path: Path, family: str) -> None:
 
 
 @pytest.mark.parametrize("labels", [1, 3])
-@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - {"Gemma3Text"}))
+@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - {"Gemma3Text", "EmbeddingGemma2Text"}))
 def test_labels_of_pairs(tmp_path: Path, family: str, labels: int) -> None:
     model = saved(tmp_path, family, "ForSequenceClassification", num_labels=labels)
     loop = ClosedLoop(runner_of(tmp_path))

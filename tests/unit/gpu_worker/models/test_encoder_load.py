@@ -6,14 +6,27 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 
 from gpu_worker.errors import ModelError
+from gpu_worker.kernels.reference.kernels import ReferenceKernels
+from gpu_worker.models.encoder_load import LONGEST, usual_length
+from gpu_worker.models.registry import load_model
 from gpu_worker.startup.load import load, populate_memory
 from gpu_worker.startup.warmup import full_step
 from scheduler_svc.core.request import Pooling
 from tests.support.closed_loop import ClosedLoop
-from tests.unit.gpu_worker.models.test_encoder import LENGTHS, own, pooled, request, runner_of, saved
+from tests.unit.gpu_worker.models.test_encoder import (
+    FAMILIES,
+    LENGTHS,
+    SIZES,
+    own,
+    pooled,
+    request,
+    runner_of,
+    saved,
+)
 
 
 def changed(directory: Path, **keys: Any) -> None:
@@ -97,6 +110,39 @@ def test_tensors_that_do_not_fit(
     assert "\n" not in str(caught.value)
 
 
+def test_an_encoder_within_a_model_that_also_sees(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    text = transformers.EmbeddingGemma2TextConfig(**SIZES | FAMILIES["EmbeddingGemma2Text"])
+    config = transformers.EmbeddingGemma2Config(text_config=text, vision_config=None, audio_config=None)
+    model = transformers.EmbeddingGemma2Model(config).eval()
+    model.save_pretrained(tmp_path)
+    rewritten(tmp_path, {}, {"vision_tower.patch.weight": torch.ones(2, 2)})
+    check(tmp_path, model)
+
+
+NOMIC = {
+    **{"n_embd": 32, "n_head": 4, "n_inner": 48, "n_layer": 2, "layer_norm_epsilon": 1e-12},
+    **{"max_trained_positions": 66, "rotary_emb_base": 500, "activation_function": "swiglu"},
+    **{"qkv_proj_bias": False, "rotary_emb_fraction": 1.0, "rotary_scaling_factor": None},
+}
+
+
+def test_a_config_for_nomic_s_own_code(tmp_path: Path) -> None:
+    model = saved(tmp_path, "NomicBert", rope_parameters={"rope_type": "default", "rope_theta": 500.0})
+    kept = {key: getattr(model.config, key) for key in ("architectures", "vocab_size", "pad_token_id")}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "nomic_bert"} | kept | NOMIC))
+    check(tmp_path, model)
+    changed(tmp_path, activation_function="gelu")
+    with pytest.raises(ModelError, match="activation_function: 'gelu' is not supported, but 'swiglu'"):
+        runner_of(tmp_path)
+
+
+def test_a_model_whose_code_computes_in_float32_alone(tmp_path: Path) -> None:
+    saved(tmp_path, "Deberta")
+    with pytest.raises(ModelError, match=r"cannot compute in bfloat16, but in float32 \(QUIRE_DTYPE\)"):
+        load_model(tmp_path, torch.device("cpu"), ReferenceKernels(), torch.bfloat16)
+
+
 def test_a_decoder_of_this_name(tmp_path: Path) -> None:
     saved(tmp_path, "Bert")
     changed(tmp_path, is_decoder=True)
@@ -123,6 +169,7 @@ def test_a_whole_start(settings: Any, tmp_path: Path, given: dict[str, Any]) -> 
 
 
 def test_a_text_is_as_long_as_sentence_transformers_lets_it_be(settings: Any, tmp_path: Path) -> None:
+    assert usual_length(tmp_path, 262_144) == LONGEST
     saved(tmp_path, "Bert")
     file = tmp_path / "sentence_bert_config.json"
 

@@ -14,6 +14,8 @@ from ops.runtime.encoder import FAMILIES, encoder_family
         (["BertModel"], "Bert"),
         (["XLMRobertaForSequenceClassification"], "XLMRoberta"),
         (["ModernBertForMaskedLM"], "ModernBert"),
+        (["DebertaV2ForSequenceClassification"], "DebertaV2"),
+        (["EmbeddingGemma2Model"], "EmbeddingGemma2"),
         (["BertForQuestionAnswering"], None),
         (["BertLMHeadModel"], None),
         (["MistralModel"], None),
