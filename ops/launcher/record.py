@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ops.launcher.redis_server import clear_left
 from ops.runtime.errors import LaunchError
 from ops.runtime.identity import Identity
 from ops.runtime.rotation import rotate
@@ -57,7 +58,8 @@ def recorded() -> list[Deployment]:
 
 
 def forget(port: int) -> None:
-    """Take the deployment on a port off the record."""
+    """Take the deployment on a port off the record, with what a launcher that was killed left elsewhere."""
+    clear_left(state_directory() / str(port) / "redis")
     _record_path(port).unlink(missing_ok=True)
 
 
@@ -87,6 +89,7 @@ def claimed_directory(port: int) -> Iterator[Path]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise LaunchError(f"a deployment on port {port} runs already; `quire down` stops it") from None
+        forget(port)
         shutil.rmtree(directory / "redis", ignore_errors=True)
         for name in ("logs", "redis"):
             (directory / name).mkdir(exist_ok=True)

@@ -25,6 +25,8 @@ from redis.exceptions import RedisError
 from ops.launcher.acl import HEALTH, digest
 
 SOCKET = "redis.sock"
+ELSEWHERE = "socket"
+"""Link from a server's directory to that of its socket, if the socket's path would be too long there."""
 PORTS = range(20_000, 30_000)
 """Below those that systems choose from: Linux begins at 32768, others at 49152."""
 LONGEST_PATH = 103
@@ -76,6 +78,8 @@ class RedisServer:
         self._socket = self.directory / SOCKET
         if len(os.fsencode(self._socket)) > LONGEST_PATH:
             self._socket = self._temporary() / SOCKET
+            clear_left(self.directory)
+            (self.directory / ELSEWHERE).symlink_to(self._socket.parent)
 
     def _temporary(self) -> Path:
         """A new directory that only this user may enter, removed on `stop`."""
@@ -167,6 +171,14 @@ class RedisServer:
 
     def __exit__(self, *exc: object) -> None:
         self.stop()
+
+
+def clear_left(directory: Path) -> None:
+    """Remove the socket's directory, which a server's owner that was killed has left elsewhere."""
+    link = directory / ELSEWHERE
+    if link.is_symlink():
+        shutil.rmtree(link.readlink(), ignore_errors=True)
+        link.unlink()
 
 
 def free_port() -> int:
