@@ -239,7 +239,9 @@ async def _until_signal(say: Report, seconds: float, kill: Callable[[], None]) -
             say(f"stop    answers that run have {seconds:g} s to end (once more: at once)")
             task.cancel()
 
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    signals = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # with nohup it is meant to go on
+        signals.append(signal.SIGHUP)
     for number in signals:
         loop.add_signal_handler(number, on_signal)
     try:

@@ -1,5 +1,6 @@
 """`quire up`, `status` and `down` as a person sees them: stand-ins for the services, a real Redis."""
 
+import asyncio
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ import pytest
 import redis
 
 from ops.launcher.acl import ROLES
+from ops.launcher.launch import _until_signal
 from ops.launcher.redis_server import RedisServer, free_port
 from tests.support.stage import Stage
 
@@ -247,3 +249,15 @@ def _answers(client: redis.Redis) -> bool:
         return bool(client.ping())
     except redis.ConnectionError:
         return False
+
+
+async def test_with_nohup_it_goes_on_when_the_terminal_is_closed() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    said: list[str] = []
+    try:
+        async with _until_signal(said.append, 0, kill=lambda: None):
+            os.kill(os.getpid(), signal.SIGHUP)
+            await asyncio.sleep(0.01)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert said == []
