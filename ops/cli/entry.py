@@ -1,4 +1,7 @@
-"""The command `quire`, as it is installed: with a package missing it says so in one line."""
+"""The command `quire`, as it is installed: with a package missing it says so in one line.
+
+Ctrl-C ends it without a traceback from the beginning, while its modules are imported.
+"""
 
 import sys
 
@@ -16,3 +19,5 @@ def main() -> int:
             raise  # not a package that somebody could install
         print(f"quire: not installed: {error.name}; {HINT}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130

@@ -16,6 +16,14 @@ def test_it_is_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     assert "quire up" in capsys.readouterr().out
 
 
+def test_ctrl_c_takes_no_traceback_while_modules_are_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ops.cli.main.main", interrupted)
+    assert main() == 130
+
+
 def run_without(name: str, *command: str) -> subprocess.CompletedProcess[str]:
     """`quire`, with `--version` or another command, where a module cannot be imported."""
     code = f"import sys; sys.modules[{name!r}] = None; from ops.cli.entry import main; sys.exit(main())"
