@@ -116,10 +116,13 @@ def _serve(asked: Options, ready: Callable[[], None], how_to_stop: str) -> int:
 
 
 def _say(line: str) -> None:
-    """Print a line. A deployment goes on when nobody reads its output any more (`quire up | head -1`)."""
+    """Print a line. A deployment goes on when its output leads nowhere any more.
+
+    The reader of a pipe may go (`quire up | head -1`), a terminal be closed, a disk be full.
+    """
     try:
         print(line, flush=True)
-    except BrokenPipeError:
+    except OSError:
         silence(sys.stdout)
 
 
