@@ -38,7 +38,7 @@ WALL_SECONDS = 30.0
 MOST_CHARACTERS = 65_536
 """Of what a client gives. The text of a grammar travels with each of its sequences."""
 _ANSWER_BYTES = 2**20
-_KEPT = ("PATH", "PYTHONPATH", "PYTHONHOME", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH")
+_KEPT = ("PATH", "PYTHONPATH", "PYTHONSAFEPATH", "PYTHONHOME", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH")
 """What the process gets of the environment: no password and no token."""
 
 log = logging.getLogger(__name__)

@@ -35,7 +35,7 @@ WALL_SECONDS = 30.0
 QUICK_WALL_SECONDS = 3.0
 """The same of that process. Code in C that does not look at the time may take so long."""
 HEADER = struct.Struct("<I")
-_KEPT = ("PATH", "PYTHONPATH", "PYTHONHOME", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH")
+_KEPT = ("PATH", "PYTHONPATH", "PYTHONSAFEPATH", "PYTHONHOME", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH")
 """What the process gets of the environment: no password and no token."""
 
 log = logging.getLogger(__name__)

@@ -99,6 +99,7 @@ def service_specs(options: Options, redis_urls: Mapping[str, str]) -> list[Spec]
         "QUIRE_HOST": options.host,
         "QUIRE_PORT": str(options.port),
         "QUIRE_STOP_SECONDS": f"{options.stop_seconds:g}",
+        **own_code(),
     }
     chosen = {
         "QUIRE_DEVICE": options.device,
@@ -124,6 +125,16 @@ def service_specs(options: Options, redis_urls: Mapping[str, str]) -> list[Spec]
         specs.append(spec(f"scheduler{of_model}", "scheduler_svc", BEHIND, environment))
         specs.append(spec(f"tokenizer{of_model}", "tokenizer_svc", BEHIND, environment))
     return [*specs, spec("gateway", "gateway", FRONT, common)]
+
+
+def own_code() -> dict[str, str]:
+    """Settings of Python with which a process runs this code, and none that lies in its working directory.
+
+    That may be anybody's: a `gateway.py` or `redis.py` there would be imported instead.
+    """
+    root, given = Path(__file__).parents[2], os.environ.get("PYTHONPATH")
+    checkout = str(root) if (root / "pyproject.toml").is_file() else None  # which need not be installed
+    return {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(filter(None, (given, checkout)))}
 
 
 def _weights(options: Options) -> list[int]:

@@ -1,12 +1,16 @@
 """The command line by itself: help, arguments, where `quire chat` connects to."""
 
 import json
+import os
+import subprocess
+import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import gateway
 from ops.cli import chat
 from ops.cli.main import main
 from ops.launcher.acl import CHAIN
@@ -127,6 +131,23 @@ def test_the_welcome_says_where_a_key_is_needed(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "keys").write_text("")
     with pytest.raises(UsageError, match=r"QUIRE_API_KEYS_FILE=.*holds no key"):
         own_key(Options())
+
+
+def test_processes_import_nothing_from_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    (tmp_path / "gateway.py").write_text("raise SystemExit('a stranger')")
+    urls = dict.fromkeys(CHAIN, "redis://127.0.0.1:1/0")
+    for spec in service_specs(Options(), urls):
+        found = subprocess.run(
+            [sys.executable, "-c", "import gateway; print(gateway.__file__)"],
+            env={**os.environ, **spec.environment},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+        assert found.stdout.strip() == gateway.__file__, found.stderr
 
 
 def test_drafts_of_the_shipped_model_come_from_the_shipped_draft(
