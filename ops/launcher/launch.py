@@ -154,7 +154,12 @@ class Launcher:
             self._server.clear()
 
     async def _bury(self, child: Child, status: int) -> None:
-        killed = status == -signal.SIGKILL and not self._memory.ran_out()
+        killed = False
+        if status == -signal.SIGKILL:
+            ran_out = self._memory.ran_out()
+            killed = ran_out is False
+            if ran_out:
+                self._say("memory  the system had none left: less QUIRE_KV_MEMORY or a smaller model may fit")
         if child.identity is not None and child.spec.stage != REDIS:
             await self.leases.bury(child.identity.pid, killed)
 
