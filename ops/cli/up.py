@@ -61,7 +61,7 @@ def add_to(subcommands: Any) -> None:
     )
     up.add_argument(
         "--port",
-        type=_port,
+        type=port,
         metavar="P",
         default=os.environ.get("QUIRE_PORT") or "8000",
         help="TCP port of the HTTP API (default: 8000)",
@@ -126,7 +126,7 @@ def _say(line: str) -> None:
         silence(sys.stdout)
 
 
-def _port(text: str) -> int:
+def port(text: str) -> int:
     number = int(text)
     if not 1 <= number <= 65535:
         raise argparse.ArgumentTypeError("must be between 1 and 65535")

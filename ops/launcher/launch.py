@@ -38,7 +38,7 @@ from ops.runtime.errors import LaunchError, UsageError
 from ops.runtime.identity import Identity
 from ops.runtime.key_store import KeyStore
 from ops.runtime.leases import Leases
-from ops.runtime.settings import named_redis
+from ops.runtime.settings import named_redis, stream_prefix
 from proto.rpc.redis_bus import Line
 
 OWN_KEY_SECONDS = 86400
@@ -73,7 +73,7 @@ class Launcher:
         self._key = own_key(options)
         self._kept = kept(options.port)
         self._say = say
-        self._prefix = os.environ.get("QUIRE_STREAM_PREFIX", "quire:")
+        self._prefix = stream_prefix()
         self._server: RedisServer | None = None
         redis_specs: list[Spec] = []
         if url := named_redis():
@@ -204,6 +204,8 @@ def check_port(host: str, port: int) -> None:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise LaunchError(f"port {port} is taken; choose another one with --port") from None
+        if error.errno == errno.EACCES:
+            raise LaunchError(f"port {port} is for root alone; choose another one with --port") from None
         raise LaunchError(f"cannot listen on {host} port {port}: {error.strerror}") from None
 
 

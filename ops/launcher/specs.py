@@ -55,7 +55,7 @@ class Options:
 
         Raises `UsageError`.
         """
-        given = os.environ.get("QUIRE_STOP_SECONDS", "5")
+        given = os.environ.get("QUIRE_STOP_SECONDS") or "5"
         try:
             return max(0.0, float(given))
         except ValueError:
@@ -64,7 +64,7 @@ class Options:
     @property
     def host(self) -> str:
         """The address that the gateway listens on."""
-        return os.environ.get("QUIRE_HOST", "127.0.0.1")
+        return os.environ.get("QUIRE_HOST") or "127.0.0.1"
 
     @property
     def url(self) -> str:
@@ -160,5 +160,5 @@ def _settings_of(model: Served, options: Options) -> dict[str, str]:
     """What the processes of a model are started with."""
     own = {"QUIRE_MODEL": str(model.path), "QUIRE_MODEL_NAME": model.name}
     if options.speculation == "draft" and model.path == SHIPPED_MODEL:
-        own["QUIRE_DRAFT_MODEL"] = os.environ.get("QUIRE_DRAFT_MODEL", str(SHIPPED_DRAFT))
+        own["QUIRE_DRAFT_MODEL"] = os.environ.get("QUIRE_DRAFT_MODEL") or str(SHIPPED_DRAFT)
     return own

@@ -19,7 +19,7 @@ from ops.launcher.served import Served
 from ops.launcher.specs import Options, check_open, own_key, service_specs
 from ops.launcher.welcome import welcome
 from ops.runtime.errors import UsageError
-from ops.runtime.settings import SHIPPED_DRAFT
+from ops.runtime.settings import SHIPPED_DRAFT, stream_prefix
 
 SECRET = "sk-1-of-at-least-24-characters"
 DRAFTING = ("QUIRE_SPECULATION", "QUIRE_DRAFT_MODEL")
@@ -78,6 +78,21 @@ def test_a_port_from_the_environment_is_checked_too(monkeypatch: pytest.MonkeyPa
     with pytest.raises(SystemExit) as ended:
         main(["up"])
     assert ended.value.code == 2
+
+
+def test_a_port_that_is_no_number(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["up", "--port", "http"])
+    assert "invalid port value: 'http'" in capsys.readouterr().err
+
+
+def test_a_setting_that_is_empty_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("QUIRE_HOST", "QUIRE_STOP_SECONDS", "QUIRE_STREAM_PREFIX", "QUIRE_DRAFT_MODEL"):
+        monkeypatch.setenv(name, "")
+    options = Options(speculation="draft")
+    worker = service_specs(options, dict.fromkeys(CHAIN, "redis://127.0.0.1:1/0"))[0].environment
+    found = (options.host, options.stop_seconds, stream_prefix(), worker["QUIRE_DRAFT_MODEL"])
+    assert found == ("127.0.0.1", 5.0, "quire:", str(SHIPPED_DRAFT))
 
 
 def test_status_without_a_deployment(capsys: pytest.CaptureFixture[str]) -> None:

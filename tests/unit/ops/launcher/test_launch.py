@@ -1,6 +1,7 @@
 """`quire up`, `status` and `down` as a person sees them: stand-ins for the services, a real Redis."""
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -12,8 +13,9 @@ import pytest
 import redis
 
 from ops.launcher.acl import ROLES
-from ops.launcher.launch import _until_signal
+from ops.launcher.launch import _until_signal, check_port
 from ops.launcher.redis_server import RedisServer, free_port
+from ops.runtime.errors import LaunchError
 from tests.support.stage import Stage
 
 
@@ -215,6 +217,15 @@ def test_a_taken_port_is_one_line(stage: Stage) -> None:
     assert result.returncode == 1
     assert result.stderr == f"quire up: port {port} is taken; choose another one with --port\n"
     assert result.stdout == ""
+
+
+def test_a_port_that_only_root_may_listen_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(socket.socket, "bind", refused)
+    with pytest.raises(LaunchError, match="port 80 is for root alone; choose another one with --port"):
+        check_port("127.0.0.1", 80)
 
 
 def test_a_redis_that_is_not_there_is_one_line(stage: Stage) -> None:
