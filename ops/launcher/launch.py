@@ -175,7 +175,10 @@ class Launcher:
             processes={child.spec.name: child.identity for child in children if child.identity},
             stop_seconds=self._options.stop_seconds,
         )
-        write(deployment)
+        try:
+            write(deployment)
+        except OSError as error:  # a full disk is no reason to end what serves
+            self._say(f"record  cannot be kept, so that `quire status` may show another state: {error}")
 
     async def _show_stages(self, progress: Progress, missing: str) -> None:
         """Show what the workers are doing; before they say that, `missing`."""

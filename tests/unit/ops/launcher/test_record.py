@@ -1,11 +1,14 @@
-"""What a launcher leaves in its directory, and elsewhere."""
+"""What a launcher keeps on disk, and what it leaves elsewhere."""
 
+from errno import ENOSPC
 from pathlib import Path
 
 import pytest
 
-from ops.launcher.record import claimed_directory, forget
+from ops.launcher.launch import Launcher
+from ops.launcher.record import Deployment, claimed_directory, forget
 from ops.launcher.redis_server import RedisServer
+from ops.launcher.specs import Options
 
 
 @pytest.fixture(autouse=True)
@@ -32,3 +35,19 @@ def test_so_does_quire_down() -> None:
     left = killed_with_a_socket_elsewhere()
     forget(8000)
     assert not left.exists()
+
+
+async def test_a_deployment_goes_on_when_its_record_cannot_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: Deployment) -> None:
+        raise OSError(ENOSPC, "No space left on device")
+
+    monkeypatch.delenv("QUIRE_REDIS_URL", raising=False)
+    monkeypatch.setattr("ops.launcher.launch.write", full)
+    said: list[str] = []
+    with claimed_directory(8000) as directory:
+        launcher = Launcher(Options(), directory, said.append)
+        launcher._remember()
+        await launcher.close()
+    (line,) = said
+    assert line.startswith("record ")
+    assert line.endswith("No space left on device")
