@@ -41,9 +41,9 @@ class Deployment:
 
 
 def state_directory() -> Path:
-    """`$XDG_STATE_HOME/quire`, by default `~/.local/state/quire`."""
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(base) / "quire"
+    """`$XDG_STATE_HOME/quire`, by default `~/.local/state/quire`, as for a path that is not absolute."""
+    base = Path(os.environ.get("XDG_STATE_HOME") or "")
+    return (base if base.is_absolute() else Path.home() / ".local" / "state") / "quire"
 
 
 def logs_directory(port: int) -> Path:
@@ -83,7 +83,7 @@ def claimed_directory(port: int) -> Iterator[Path]:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = (directory / "lock").open("w")
     except OSError as error:
-        raise LaunchError(f"cannot keep state in {directory}: {error}") from None
+        raise LaunchError(f"cannot keep state: {error}; XDG_STATE_HOME names another place") from None
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
