@@ -10,7 +10,6 @@
 import contextlib
 import fcntl
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -21,6 +20,7 @@ from ops.launcher.redis_server import clear_left
 from ops.runtime.errors import LaunchError
 from ops.runtime.identity import Identity
 from ops.runtime.rotation import rotate
+from ops.runtime.user_directory import user_directory
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,8 @@ class Deployment:
 
 
 def state_directory() -> Path:
-    """`$XDG_STATE_HOME/quire`, by default `~/.local/state/quire`, as for a path that is not absolute."""
-    base = Path(os.environ.get("XDG_STATE_HOME") or "")
-    return (base if base.is_absolute() else Path.home() / ".local" / "state") / "quire"
+    """`$XDG_STATE_HOME/quire`, by default `~/.local/state/quire`."""
+    return user_directory("XDG_STATE_HOME", ".local/state")
 
 
 def logs_directory(port: int) -> Path:

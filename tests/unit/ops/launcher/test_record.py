@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ops.launcher.launch import Launcher
-from ops.launcher.record import Deployment, claimed_directory, forget, state_directory
+from ops.launcher.record import Deployment, claimed_directory, forget
 from ops.launcher.redis_server import RedisServer
 from ops.launcher.specs import Options
 from ops.runtime.errors import LaunchError
@@ -52,14 +52,6 @@ async def test_a_deployment_goes_on_when_its_record_cannot_be_kept(monkeypatch: 
     (line,) = said
     assert line.startswith("record ")
     assert line.endswith("No space left on device")
-
-
-def test_a_place_that_depends_on_the_working_directory_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_STATE_HOME", "here")
-    assert state_directory() == tmp_path / ".local" / "state" / "quire"
 
 
 def test_who_cannot_keep_state_is_told_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
