@@ -51,6 +51,7 @@ async def launch(options: Options, say: Report, on_ready: Callable[[], None]) ->
     `on_ready` is called once a first token has come. Raises `LaunchError` if it does not come to
     that; whatever happens, no process is left behind.
     """
+    check_directory()
     check_models(options.models)
     check_open(options)
     with claimed_directory(options.port) as directory:
@@ -195,6 +196,14 @@ class Launcher:
         names = {child.identity.pid: child.spec.name for child in self.supervisor.children if child.identity}
         holders = [one for one in await self.leases.holders() if one.service == "worker" and one.pid in names]
         return [(names[holder.pid], holder.info) for holder in holders]
+
+
+def check_directory() -> None:
+    """Raise `LaunchError` if the working directory was removed: libraries of the services fail there."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise LaunchError("the working directory is gone; change to another one") from None
 
 
 def check_port(host: str, port: int) -> None:

@@ -99,6 +99,7 @@ def service_specs(options: Options, redis_urls: Mapping[str, str]) -> list[Spec]
         "QUIRE_HOST": options.host,
         "QUIRE_PORT": str(options.port),
         "QUIRE_STOP_SECONDS": f"{options.stop_seconds:g}",
+        "OTEL_PROPAGATORS": "tracecontext",  # who set others set them for other programs; they stop ours
         **own_code(),
     }
     chosen = {

@@ -165,6 +165,13 @@ def test_processes_import_nothing_from_the_working_directory(
         assert found.stdout.strip() == gateway.__file__, found.stderr
 
 
+def test_processes_start_whatever_propagators_the_environment_has() -> None:
+    """Those of packages that are not installed would end who imports OpenTelemetry."""
+    for spec in service_specs(Options(), dict.fromkeys(CHAIN, "redis://127.0.0.1:1/0")):
+        environment = {**os.environ, "OTEL_PROPAGATORS": "b3,jaeger", **spec.environment}
+        subprocess.run([sys.executable, "-c", "import opentelemetry.propagate"], env=environment, check=True)
+
+
 def test_drafts_of_the_shipped_model_come_from_the_shipped_draft(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

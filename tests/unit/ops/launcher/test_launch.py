@@ -7,13 +7,14 @@ import os
 import signal
 import socket
 import stat
+from pathlib import Path
 
 import psutil
 import pytest
 import redis
 
 from ops.launcher.acl import ROLES
-from ops.launcher.launch import _until_signal, check_port
+from ops.launcher.launch import _until_signal, check_directory, check_port
 from ops.launcher.redis_server import RedisServer, free_port
 from ops.runtime.errors import LaunchError
 from tests.support.stage import Stage
@@ -226,6 +227,15 @@ def test_a_port_that_only_root_may_listen_on(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(socket.socket, "bind", refused)
     with pytest.raises(LaunchError, match="port 80 is for root alone; choose another one with --port"):
         check_port("127.0.0.1", 80)
+
+
+def test_a_working_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(LaunchError, match="the working directory is gone; change to another one"):
+        check_directory()
 
 
 def test_a_redis_that_is_not_there_is_one_line(stage: Stage) -> None:
