@@ -6,7 +6,6 @@ The process reads the vocabulary once. For each grammar it forks: what takes too
 import gc
 import json
 import os
-import resource
 import signal
 import sys
 import traceback
@@ -15,6 +14,7 @@ from typing import Any
 
 from ops.runtime.grammars import GrammarError, Vocabulary
 from ops.runtime.lifeline import tie_to_parent
+from tokenizer_svc.bounds import set_bounds
 from tokenizer_svc.call_rules import CallRules
 from tokenizer_svc.errors import PanicError
 from tokenizer_svc.formats import ThoughtRules
@@ -31,11 +31,7 @@ def main() -> None:
 
     A message is a line of JSON. Each question has one, its answer any number; the last one says how it ended.
     """
-    tie_to_parent()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # the owner ends this process, once it has no calls
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    set_bounds(MEMORY)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends a child, whatever the library does
     directory, size, end_tokens = json.loads(sys.stdin.readline())
     try:

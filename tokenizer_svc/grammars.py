@@ -21,6 +21,7 @@ from typing import Any
 from ops.runtime.grammars import NICENESS
 from proto.sampling_pb2 import Grammar
 from proto.tokenizer_pb2 import TextRequest
+from tokenizer_svc.bounds import environment
 from tokenizer_svc.call_rules import CallRules
 from tokenizer_svc.errors import InvalidRequestError
 from tokenizer_svc.fingerprint import trial_fingerprint
@@ -38,8 +39,6 @@ WALL_SECONDS = 30.0
 MOST_CHARACTERS = 65_536
 """Of what a client gives. The text of a grammar travels with each of its sequences."""
 _ANSWER_BYTES = 2**20
-_KEPT = ("PATH", "PYTHONPATH", "PYTHONHOME", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH")
-"""What the process gets of the environment: no password and no token."""
 
 log = logging.getLogger(__name__)
 
@@ -178,13 +177,12 @@ class Grammars:
 
     async def _start(self) -> str:
         """Start the process. Returns why the model takes no grammars, or nothing if it does."""
-        environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
         self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "tokenizer_svc.grammar_main"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             limit=_ANSWER_BYTES,
-            env=environment,
+            env=environment(),
         )
         with contextlib.suppress(OSError):  # a sandbox may forbid it
             os.setpriority(os.PRIO_PROCESS, self._process.pid, NICENESS)

@@ -1,14 +1,13 @@
 """`python -m tokenizer_svc.render_main`: renders one chat template, within bounds; see `renderer.py`."""
 
 import json
-import resource
 import signal
 import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
-from ops.runtime.lifeline import tie_to_parent
+from tokenizer_svc.bounds import set_bounds
 from tokenizer_svc.errors import InvalidRequestError, ModelDirectoryError
 from tokenizer_svc.renderer import HEADER
 from tokenizer_svc.template import USUAL, ChatTemplate, Rendering
@@ -48,11 +47,7 @@ class Bounded:
 
 def main() -> None:
     """Compile the template, then render until the pipe is closed."""
-    tie_to_parent()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # the owner ends this process, once it has no calls
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    set_bounds(MEMORY)
     questions, answers = sys.stdin.buffer, sys.stdout.buffer
     first = read(questions)
     if first is None:

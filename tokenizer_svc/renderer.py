@@ -15,13 +15,13 @@ Both ways a message is its length (4 bytes, little-endian) and an object of JSON
 import asyncio
 import json
 import logging
-import os
 import struct
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from tokenizer_svc.bounds import environment
 from tokenizer_svc.errors import InvalidRequestError, ModelDirectoryError
 from tokenizer_svc.template import USUAL, Rendering
 from tokenizer_svc.turns import Turns
@@ -35,8 +35,6 @@ WALL_SECONDS = 30.0
 QUICK_WALL_SECONDS = 3.0
 """The same of that process. Code in C that does not look at the time may take so long."""
 HEADER = struct.Struct("<I")
-_KEPT = ("PATH", "PYTHONPATH", "PYTHONHOME", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH")
-"""What the process gets of the environment: no password and no token."""
 
 log = logging.getLogger(__name__)
 
@@ -151,12 +149,11 @@ class _Lane:
 
     async def start(self) -> None:
         """Start the process. Raises `ModelDirectoryError` if the template does not compile within bounds."""
-        environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
         self.process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "tokenizer_svc.render_main"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            env=environment,
+            env=environment(),
         )
         try:
             async with asyncio.timeout(WALL_SECONDS):

@@ -156,7 +156,7 @@ def _load_native(
         weights = Weights(checkpoint, dtype or config.dtype, device, ranks=ranks, keeps=keeps)
         try:
             model = Decoder(config, weights, kernels, positions)
-        except RuntimeError as error:  # OutOfMemoryError is one; a CPU's allocator raises this itself
+        except (RuntimeError, OSError) as error:  # OutOfMemoryError; of a CPU's allocator; of mapping memory
             if "memory" not in str(error):
                 raise
             raise CapacityError(f"{directory}: no memory on {device} for the weights") from error

@@ -1,6 +1,11 @@
-"""The command `quire`, as it is installed: with a package missing it says so in one line."""
+"""The command `quire`, as it is installed: what keeps it from being imported takes one line.
+
+That is a package that is missing, or one of the same name as Quire's, such as `proto` of proto-plus.
+Ctrl-C ends it without a traceback from the beginning, while its modules are imported.
+"""
 
 import sys
+from pathlib import Path
 
 from ops.launcher.installed import HINT
 
@@ -12,7 +17,18 @@ def main() -> int:
 
         return command()  # some modules are imported only by the command that needs them
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] in ("ops", "proto", "gateway", "scheduler_svc"):
-            raise  # not a package that somebody could install
+        package = (error.name or "").partition(".")[0]
+        if package in ("ops", "proto", "gateway", "scheduler_svc"):
+            found = getattr(sys.modules.get(package), "__file__", None)
+            if found is None or Path(found) == Path(__file__).parents[2] / package / "__init__.py":
+                raise  # not a package that somebody could install
+            print(
+                f"quire: {found} has the name of a package of Quire's; take it out of PYTHONPATH, or install "
+                "Quire in a virtual environment of its own",
+                file=sys.stderr,
+            )
+            return 2
         print(f"quire: not installed: {error.name}; {HINT}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130

@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import os
 import re
 import time
 from collections.abc import Awaitable, Callable
@@ -15,7 +14,7 @@ from ops.runtime.api_keys import NAME, Key, Right, digest_of, new_secret
 from ops.runtime.errors import LaunchError, UsageError
 from ops.runtime.key_store import KeyStore
 from ops.runtime.limits import Limits, LimitsError
-from ops.runtime.settings import named_redis
+from ops.runtime.settings import named_redis, stream_prefix
 from proto.rpc import BusAway
 from proto.rpc.redis_bus import Line
 
@@ -163,7 +162,7 @@ def _place(port: int | None) -> _Place:
     url = named_redis()
     if port is not None or url is None:
         raise UsageError("nothing runs here; start it with `quire up`, or set QUIRE_REDIS_URL")
-    return _Place(url, os.environ.get("QUIRE_STREAM_PREFIX", "quire:"))
+    return _Place(url, stream_prefix())
 
 
 def _place_of(deployment: Deployment) -> _Place:

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from ops.cli import batch, down, keys, plan_memory, quantize, record, replay, status, talk, top, up
-from ops.cli.output import silence
+from ops.cli.output import open_all, silence
 from ops.runtime.errors import LaunchError
 
 _DESCRIPTION = """\
@@ -70,6 +70,7 @@ def _has_tools() -> bool:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand; its exit status: 0 all is well, 1 it is not, 2 it was asked wrongly."""
+    open_all()
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given and given[0] in TOOLS and not _has_tools():
         print(
@@ -78,8 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
-    options = parser().parse_args(given)
     try:
+        options = parser().parse_args(given)
         status: int = options.run(options)
         sys.stdout.flush()
     except LaunchError as error:

@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 from ops.launcher.record import recorded
 from ops.runtime.address import without_password
 from ops.runtime.leases import Leases
-from ops.runtime.settings import named_redis
+from ops.runtime.settings import named_redis, stream_prefix
 from proto.rpc import Lease
 
 _DESCRIPTION = """\
@@ -81,7 +81,7 @@ async def _schedulers() -> list[Lease]:
     """The schedulers of all deployments of this machine, or of the Redis that the environment names."""
     places = [(each.redis_url, each.stream_prefix) for each in recorded()]
     if (url := named_redis()) is not None:
-        places.append((url, os.environ.get("QUIRE_STREAM_PREFIX", "quire:")))
+        places.append((url, stream_prefix()))
     found: dict[str, Lease] = {}
     for url, prefix in places:
         leases = Leases(url, prefix)

@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import json
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -18,7 +17,7 @@ from ops.runtime.leases import Leases
 from ops.runtime.metric_names import BY_NAME
 from ops.runtime.metrics import parse
 from ops.runtime.metrics_store import MetricsStore
-from ops.runtime.settings import named_redis
+from ops.runtime.settings import named_redis, stream_prefix
 from proto.rpc import BusAway, Lease
 from proto.rpc.redis_bus import Line
 
@@ -98,7 +97,7 @@ async def _deployment(deployment: Deployment) -> Shown:
 
 async def _shared(url: str) -> Shown:
     """The processes with a lease in the environment's Redis."""
-    processes = await _processes(url, os.environ.get("QUIRE_STREAM_PREFIX", "quire:"))
+    processes = await _processes(url, stream_prefix())
     ready = whole(processes)
     return Shown(without_password(url), "", ready, "" if ready else "NOT READY", processes)
 

@@ -61,7 +61,7 @@ def add_to(subcommands: Any) -> None:
     )
     up.add_argument(
         "--port",
-        type=_port,
+        type=port,
         metavar="P",
         default=os.environ.get("QUIRE_PORT") or "8000",
         help="TCP port of the HTTP API (default: 8000)",
@@ -116,14 +116,17 @@ def _serve(asked: Options, ready: Callable[[], None], how_to_stop: str) -> int:
 
 
 def _say(line: str) -> None:
-    """Print a line. A deployment goes on when nobody reads its output any more (`quire up | head -1`)."""
+    """Print a line. A deployment goes on when its output leads nowhere any more.
+
+    The reader of a pipe may go (`quire up | head -1`), a terminal be closed, a disk be full.
+    """
     try:
         print(line, flush=True)
-    except BrokenPipeError:
+    except OSError:
         silence(sys.stdout)
 
 
-def _port(text: str) -> int:
+def port(text: str) -> int:
     number = int(text)
     if not 1 <= number <= 65535:
         raise argparse.ArgumentTypeError("must be between 1 and 65535")

@@ -38,7 +38,7 @@ from ops.runtime.errors import LaunchError, UsageError
 from ops.runtime.identity import Identity
 from ops.runtime.key_store import KeyStore
 from ops.runtime.leases import Leases
-from ops.runtime.settings import named_redis
+from ops.runtime.settings import named_redis, stream_prefix
 from proto.rpc.redis_bus import Line
 
 OWN_KEY_SECONDS = 86400
@@ -51,6 +51,7 @@ async def launch(options: Options, say: Report, on_ready: Callable[[], None]) ->
     `on_ready` is called once a first token has come. Raises `LaunchError` if it does not come to
     that; whatever happens, no process is left behind.
     """
+    check_directory()
     check_models(options.models)
     check_open(options)
     with claimed_directory(options.port) as directory:
@@ -73,7 +74,7 @@ class Launcher:
         self._key = own_key(options)
         self._kept = kept(options.port)
         self._say = say
-        self._prefix = os.environ.get("QUIRE_STREAM_PREFIX", "quire:")
+        self._prefix = stream_prefix()
         self._server: RedisServer | None = None
         redis_specs: list[Spec] = []
         if url := named_redis():
@@ -154,7 +155,12 @@ class Launcher:
             self._server.clear()
 
     async def _bury(self, child: Child, status: int) -> None:
-        killed = status == -signal.SIGKILL and not self._memory.ran_out()
+        killed = False
+        if status == -signal.SIGKILL:
+            ran_out = self._memory.ran_out()
+            killed = ran_out is False
+            if ran_out:
+                self._say("memory  the system had none left: less QUIRE_KV_MEMORY or a smaller model may fit")
         if child.identity is not None and child.spec.stage != REDIS:
             await self.leases.bury(child.identity.pid, killed)
 
@@ -170,7 +176,10 @@ class Launcher:
             processes={child.spec.name: child.identity for child in children if child.identity},
             stop_seconds=self._options.stop_seconds,
         )
-        write(deployment)
+        try:
+            write(deployment)
+        except OSError as error:  # a full disk is no reason to end what serves
+            self._say(f"record  cannot be kept, so that `quire status` may show another state: {error}")
 
     async def _show_stages(self, progress: Progress, missing: str) -> None:
         """Show what the workers are doing; before they say that, `missing`."""
@@ -189,6 +198,14 @@ class Launcher:
         return [(names[holder.pid], holder.info) for holder in holders]
 
 
+def check_directory() -> None:
+    """Raise `LaunchError` if the working directory was removed: libraries of the services fail there."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise LaunchError("the working directory is gone; change to another one") from None
+
+
 def check_port(host: str, port: int) -> None:
     """Raise `LaunchError` if the gateway could not listen there."""
     try:
@@ -199,6 +216,8 @@ def check_port(host: str, port: int) -> None:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise LaunchError(f"port {port} is taken; choose another one with --port") from None
+        if error.errno == errno.EACCES:
+            raise LaunchError(f"port {port} is for root alone; choose another one with --port") from None
         raise LaunchError(f"cannot listen on {host} port {port}: {error.strerror}") from None
 
 
@@ -239,7 +258,9 @@ async def _until_signal(say: Report, seconds: float, kill: Callable[[], None]) -
             say(f"stop    answers that run have {seconds:g} s to end (once more: at once)")
             task.cancel()
 
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    signals = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # with nohup it is meant to go on
+        signals.append(signal.SIGHUP)
     for number in signals:
         loop.add_signal_handler(number, on_signal)
     try:

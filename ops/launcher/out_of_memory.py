@@ -16,10 +16,10 @@ class OutOfMemory:
         self._counters = counters
         self._before = self._count()
 
-    def ran_out(self) -> bool:
-        """Whether a process was ended so since this was asked last; True if that is not known."""
+    def ran_out(self) -> bool | None:
+        """Whether a process was ended so since this was asked last; None if that is not known."""
         before, self._before = self._before, self._count()
-        return self._before is None or self._before != before
+        return None if self._before is None else self._before != before
 
     def _count(self) -> int | None:
         try:

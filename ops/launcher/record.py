@@ -10,16 +10,17 @@
 import contextlib
 import fcntl
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ops.launcher.redis_server import clear_left
 from ops.runtime.errors import LaunchError
 from ops.runtime.identity import Identity
 from ops.runtime.rotation import rotate
+from ops.runtime.user_directory import user_directory
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,7 @@ class Deployment:
 
 def state_directory() -> Path:
     """`$XDG_STATE_HOME/quire`, by default `~/.local/state/quire`."""
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(base) / "quire"
+    return user_directory("XDG_STATE_HOME", ".local/state")
 
 
 def logs_directory(port: int) -> Path:
@@ -57,7 +57,8 @@ def recorded() -> list[Deployment]:
 
 
 def forget(port: int) -> None:
-    """Take the deployment on a port off the record."""
+    """Take the deployment on a port off the record, with what a launcher that was killed left elsewhere."""
+    clear_left(state_directory() / str(port) / "redis")
     _record_path(port).unlink(missing_ok=True)
 
 
@@ -81,12 +82,13 @@ def claimed_directory(port: int) -> Iterator[Path]:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = (directory / "lock").open("w")
     except OSError as error:
-        raise LaunchError(f"cannot keep state in {directory}: {error}") from None
+        raise LaunchError(f"cannot keep state: {error}; XDG_STATE_HOME names another place") from None
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise LaunchError(f"a deployment on port {port} runs already; `quire down` stops it") from None
+        forget(port)
         shutil.rmtree(directory / "redis", ignore_errors=True)
         for name in ("logs", "redis"):
             (directory / name).mkdir(exist_ok=True)

@@ -25,6 +25,8 @@ from redis.exceptions import RedisError
 from ops.launcher.acl import HEALTH, digest
 
 SOCKET = "redis.sock"
+ELSEWHERE = "socket"
+"""Link from a server's directory to that of its socket, if the socket's path would be too long there."""
 PORTS = range(20_000, 30_000)
 """Below those that systems choose from: Linux begins at 32768, others at 49152."""
 LONGEST_PATH = 103
@@ -76,6 +78,8 @@ class RedisServer:
         self._socket = self.directory / SOCKET
         if len(os.fsencode(self._socket)) > LONGEST_PATH:
             self._socket = self._temporary() / SOCKET
+            clear_left(self.directory)
+            (self.directory / ELSEWHERE).symlink_to(self._socket.parent)
 
     def _temporary(self) -> Path:
         """A new directory that only this user may enter, removed on `stop`."""
@@ -93,10 +97,17 @@ class RedisServer:
         return f"unix://{quote(str(self._socket))}"
 
     def command(self) -> tuple[str, ...]:
-        """Write the configuration; the command that runs the server, which logs to its standard output."""
-        path, users = self.directory / "redis.conf", self.directory / "users.acl"
-        if self._configured:  # users may have been added
-            return str(self.binary), str(path)
+        """Write the file of users; the command that runs the server, which logs to its standard output.
+
+        There is no configuration file: the server takes a path with `*`, `?` or `[` for a pattern, and where
+        that matches nothing it would listen at its default port, open to all.
+        """
+        users = self.directory / "users.acl"
+        if not self._configured:  # later users may have been added
+            self.directory.chmod(0o700)
+            everything = f"user default on #{digest(self.password)} ~* &* +@all\n{HEALTH}\n"
+            _write(users, self._users or everything)
+            self._configured = True
         options = {
             "port": str(self.port),
             "bind": "127.0.0.1",
@@ -109,12 +120,8 @@ class RedisServer:
             "appendfsync": "everysec",
             **self._options,
         }
-        self.directory.chmod(0o700)
-        everything = f"user default on #{digest(self.password)} ~* &* +@all\n{HEALTH}\n"
-        _write(users, self._users or everything)
-        _write(path, "".join(f"{key} {_quoted(value)}\n" for key, value in options.items()))
-        self._configured = True
-        return str(self.binary), str(path)
+        named = ((f"--{name}", value) for name, value in options.items())
+        return str(self.binary), *itertools.chain.from_iterable(named)
 
     def start(self, timeout: float = 60.0) -> Self:
         """Start the server and wait until it answers.
@@ -166,6 +173,14 @@ class RedisServer:
         self.stop()
 
 
+def clear_left(directory: Path) -> None:
+    """Remove the socket's directory, which a server's owner that was killed has left elsewhere."""
+    link = directory / ELSEWHERE
+    if link.is_symlink():
+        shutil.rmtree(link.readlink(), ignore_errors=True)
+        link.unlink()
+
+
 def free_port() -> int:
     """A TCP port on loopback that is free now; each time another one.
 
@@ -185,9 +200,3 @@ def _write(path: Path, text: str) -> None:
     path.unlink(missing_ok=True)
     path.touch(mode=0o600)
     path.write_text(text)
-
-
-def _quoted(value: str) -> str:
-    """A value as it stands in a configuration file, whatever characters a path has."""
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'

@@ -55,7 +55,7 @@ class Options:
 
         Raises `UsageError`.
         """
-        given = os.environ.get("QUIRE_STOP_SECONDS", "5")
+        given = os.environ.get("QUIRE_STOP_SECONDS") or "5"
         try:
             return max(0.0, float(given))
         except ValueError:
@@ -64,7 +64,7 @@ class Options:
     @property
     def host(self) -> str:
         """The address that the gateway listens on."""
-        return os.environ.get("QUIRE_HOST", "127.0.0.1")
+        return os.environ.get("QUIRE_HOST") or "127.0.0.1"
 
     @property
     def url(self) -> str:
@@ -99,6 +99,8 @@ def service_specs(options: Options, redis_urls: Mapping[str, str]) -> list[Spec]
         "QUIRE_HOST": options.host,
         "QUIRE_PORT": str(options.port),
         "QUIRE_STOP_SECONDS": f"{options.stop_seconds:g}",
+        "OTEL_PROPAGATORS": "tracecontext",  # who set others set them for other programs; they stop ours
+        **own_code(),
     }
     chosen = {
         "QUIRE_DEVICE": options.device,
@@ -126,6 +128,16 @@ def service_specs(options: Options, redis_urls: Mapping[str, str]) -> list[Spec]
     return [*specs, spec("gateway", "gateway", FRONT, common)]
 
 
+def own_code() -> dict[str, str]:
+    """Settings of Python with which a process runs this code, and none that lies in its working directory.
+
+    That may be anybody's: a `gateway.py` or `redis.py` there would be imported instead.
+    """
+    root, given = Path(__file__).parents[2], os.environ.get("PYTHONPATH")
+    checkout = str(root) if (root / "pyproject.toml").is_file() else None  # which need not be installed
+    return {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(filter(None, (given, checkout)))}
+
+
 def _weights(options: Options) -> list[int]:
     """Bytes of each worker's weights; nothing if the files of a model do not tell."""
     try:
@@ -149,5 +161,5 @@ def _settings_of(model: Served, options: Options) -> dict[str, str]:
     """What the processes of a model are started with."""
     own = {"QUIRE_MODEL": str(model.path), "QUIRE_MODEL_NAME": model.name}
     if options.speculation == "draft" and model.path == SHIPPED_MODEL:
-        own["QUIRE_DRAFT_MODEL"] = os.environ.get("QUIRE_DRAFT_MODEL", str(SHIPPED_DRAFT))
+        own["QUIRE_DRAFT_MODEL"] = os.environ.get("QUIRE_DRAFT_MODEL") or str(SHIPPED_DRAFT)
     return own

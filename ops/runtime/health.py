@@ -43,13 +43,15 @@ def check(service: str, environment: Mapping[str, str] = os.environ) -> int:
     """The number of this machine's process of the service. Raises `Unwell`, `RedisProblem`."""
     pid = _holder(service, environment)
     if service == "gateway":
-        _ask_gateway(environment.get("QUIRE_HOST", "127.0.0.1"), int(environment.get("QUIRE_PORT", "8000")))
+        _ask_gateway(
+            environment.get("QUIRE_HOST") or "127.0.0.1", int(environment.get("QUIRE_PORT") or "8000")
+        )
     return pid
 
 
 def _holder(service: str, environment: Mapping[str, str]) -> int:
     """The number of the process of this machine that holds a lease."""
-    prefix, host = environment.get("QUIRE_STREAM_PREFIX", "quire:"), socket.gethostname()
+    prefix, host = environment.get("QUIRE_STREAM_PREFIX") or "quire:", socket.gethostname()
     try:
         everyone: Command = ("SMEMBERS", f"{prefix}processes")
         ca_file = environment.get("QUIRE_REDIS_CA_FILE")
@@ -75,7 +77,7 @@ def _url(environment: Mapping[str, str]) -> str:
     """The Redis that the process uses, read as its settings read it."""
     if path := environment.get("QUIRE_REDIS_URL_FILE"):
         return Path(path).read_text(encoding="utf-8").strip()
-    return environment.get("QUIRE_REDIS_URL", "redis://127.0.0.1:6379/0")
+    return environment.get("QUIRE_REDIS_URL") or "redis://127.0.0.1:6379/0"
 
 
 def _server_of(command: Command, url: str, ca_file: str | None) -> socket.socket:

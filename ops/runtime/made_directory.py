@@ -7,7 +7,6 @@ first one's stays.
 
 import hashlib
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ops.runtime.model_files import FileError
+from ops.runtime.user_directory import user_directory
 
 
 def made_directory(
@@ -29,7 +29,7 @@ def made_directory(
     files = sorted(links)
     marks = [f"{path} {(stat := path.stat()).st_size} {stat.st_mtime_ns}" for path in files]
     key = hashlib.blake2b("\n".join([kind, *marks]).encode(), digest_size=8).hexdigest()
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "quire" / kind.split()[0]
+    base = user_directory("XDG_CACHE_HOME", ".cache") / kind.split()[0]
     directory = base / key / name
     if directory.is_dir():
         return directory

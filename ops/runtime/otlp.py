@@ -4,8 +4,10 @@ The SDK's own way there is by two copies of each span, which take 60 µs. The re
 connection, times and retries.
 """
 
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -15,13 +17,17 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span as Message
 from opentelemetry.proto.trace.v1.trace_pb2 import Status as StatusMessage
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanLimits
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import SpanContext, SpanKind, StatusCode
 from opentelemetry.util.types import AttributeValue
 
+from ops.runtime.address import is_loopback
 from ops.runtime.light_spans import LightSpan
 
 MAX_ATTRIBUTE_LENGTH = 4096
 """Characters of an attribute of a span, of its events and of its status. A stack trace may need them."""
+LAST_SECONDS = 2.0
+"""Time in which a process that ends sends the spans that are left. They are lost if the collector is away."""
 _MOST_ATTRIBUTES = SpanLimits().max_span_attributes
 """Of a span; None: any number. The oldest are left out."""
 _KINDS = {
@@ -44,11 +50,26 @@ class Exporter(OTLPSpanExporter):
     """Sends light spans of one process."""
 
     def __init__(self, resource: Resource, endpoint: str) -> None:
-        super().__init__(endpoint=endpoint, insecure=not endpoint.startswith("https"))
+        host = urlsplit(endpoint if "//" in endpoint else f"//{endpoint}").hostname
+        # The environment's proxies are not for loopback.
+        options: Any = (("grpc.enable_http_proxy", 0),) if is_loopback(host or "") else None
+        insecure = not endpoint.startswith("https")
+        super().__init__(endpoint=endpoint, insecure=insecure, channel_options=options)
         self._resource = resource
 
     def _translate_data(self, data: Sequence[Any]) -> ExportTraceServiceRequest:
         return encoded(data, self._resource)
+
+
+class Sender(BatchSpanProcessor):
+    """Gives spans to an exporter in batches, and does not wait for one that cannot send when it ends."""
+
+    def shutdown(self) -> None:
+        impatient = threading.Timer(LAST_SECONDS, self.span_exporter.shutdown)
+        impatient.daemon = True
+        impatient.start()
+        super().shutdown()  # type: ignore[no-untyped-call]
+        impatient.cancel()
 
 
 def encoded(spans: Iterable[LightSpan], resource: Resource) -> ExportTraceServiceRequest:

@@ -21,7 +21,10 @@ def rotate(log: Path, most_bytes: int = 0, in_use: bool = False) -> bool:
         if younger.exists():
             younger.replace(older)
     if in_use:
-        shutil.copyfile(log, olds[0])
+        try:
+            shutil.copyfile(log, olds[0])
+        except OSError:  # as on a full disk, of which the log may be the reason: it is emptied all the same
+            olds[0].unlink(missing_ok=True)
         with log.open("r+b") as file:
             file.truncate()
     else:

@@ -134,6 +134,11 @@ def named_redis() -> str | None:
     return ProcessSettings.read().redis_url
 
 
+def stream_prefix() -> str:
+    """Prefix of every key, as `ProcessSettings` reads it."""
+    return os.environ.get("QUIRE_STREAM_PREFIX") or "quire:"
+
+
 def _read(name: str, path: Path) -> str:
     """The one line that a file holds. Raises `ValueError`."""
     try:

@@ -15,13 +15,12 @@ import grpc
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Span, SpanKind, Tracer
 from opentelemetry.trace import Status as SpanStatus
 from opentelemetry.trace import StatusCode as SpanStatusCode
 
 from ops.runtime.light_spans import Caller, LightSpan, LightTracerProvider, written
-from ops.runtime.otlp import MAX_ATTRIBUTE_LENGTH, Exporter
+from ops.runtime.otlp import MAX_ATTRIBUTE_LENGTH, Exporter, Sender
 from ops.runtime.trace_sampling import LONGEST_WAIT, Sampling
 from proto.rpc.call import Status
 
@@ -54,7 +53,7 @@ def start_traces(
     if not endpoint:
         return None
     resource = Resource.create({"service.name": f"quire-{service}", "service.instance.id": process_id})
-    sending = BatchSpanProcessor(Exporter(resource, endpoint))
+    sending = Sender(Exporter(resource, endpoint))
     provider = LightTracerProvider(sampling or Sampling(), sending)
     trace.set_tracer_provider(provider)
     return provider

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from gpu_worker.errors import KernelError
+from ops.runtime.user_directory import user_directory
 
 SOURCES = Path(__file__).parent / "src"
 
@@ -148,8 +149,7 @@ def _compiler() -> str:
 
 def cache() -> Path:
     """Where compiled libraries are kept, and what was measured of them."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "quire"
+    return user_directory("XDG_CACHE_HOME", ".cache")
 
 
 def _fingerprint(flags: list[str]) -> str:

@@ -1,12 +1,14 @@
 """A deployment for as long as a batch takes."""
 
 import contextlib
+import os
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 
 from ops.launcher.redis_server import free_port
+from ops.launcher.specs import own_code
 from ops.runtime.errors import LaunchError
 from ops.runtime.lifeline import tied_to_parent
 
@@ -25,6 +27,7 @@ def deployment(model: str | None) -> Iterator[str]:
         [*command, *(["--model", model] if model else [])],
         stdout=subprocess.PIPE,
         text=True,
+        env={**os.environ, **own_code()},
         preexec_fn=tied_to_parent(),
     )
     try:

@@ -1,6 +1,7 @@
 """Settings, memory and what a worker says when it cannot start."""
 
 import logging
+from errno import ENOMEM
 
 import pytest
 import torch
@@ -137,9 +138,14 @@ def test_too_little_memory_says_what_to_do(settings) -> None:
         blocks_within(100, 10, needed=11, useful=50)
 
 
-def test_weights_that_do_not_fit(settings, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError("out of memory"), OSError(ENOMEM, "Cannot allocate memory")],
+    ids=["allocator", "mapping"],
+)
+def test_weights_that_do_not_fit(settings, monkeypatch, error: Exception) -> None:
     def read(weights, name, *shape):
-        raise torch.OutOfMemoryError("out of memory")
+        raise error
 
     monkeypatch.setattr(Weights, "read", read)
     with pytest.raises(CapacityError, match="no memory on cpu for the weights"):

@@ -1,12 +1,16 @@
 """The command line by itself: help, arguments, where `quire chat` connects to."""
 
 import json
+import os
+import subprocess
+import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import gateway
 from ops.cli import chat
 from ops.cli.main import main
 from ops.launcher.acl import CHAIN
@@ -15,7 +19,7 @@ from ops.launcher.served import Served
 from ops.launcher.specs import Options, check_open, own_key, service_specs
 from ops.launcher.welcome import welcome
 from ops.runtime.errors import UsageError
-from ops.runtime.settings import SHIPPED_DRAFT
+from ops.runtime.settings import SHIPPED_DRAFT, stream_prefix
 
 SECRET = "sk-1-of-at-least-24-characters"
 DRAFTING = ("QUIRE_SPECULATION", "QUIRE_DRAFT_MODEL")
@@ -76,6 +80,21 @@ def test_a_port_from_the_environment_is_checked_too(monkeypatch: pytest.MonkeyPa
     assert ended.value.code == 2
 
 
+def test_a_port_that_is_no_number(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["up", "--port", "http"])
+    assert "invalid port value: 'http'" in capsys.readouterr().err
+
+
+def test_a_setting_that_is_empty_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("QUIRE_HOST", "QUIRE_STOP_SECONDS", "QUIRE_STREAM_PREFIX", "QUIRE_DRAFT_MODEL"):
+        monkeypatch.setenv(name, "")
+    options = Options(speculation="draft")
+    worker = service_specs(options, dict.fromkeys(CHAIN, "redis://127.0.0.1:1/0"))[0].environment
+    found = (options.host, options.stop_seconds, stream_prefix(), worker["QUIRE_DRAFT_MODEL"])
+    assert found == ("127.0.0.1", 5.0, "quire:", str(SHIPPED_DRAFT))
+
+
 def test_status_without_a_deployment(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status"]) == 1
     assert "nothing runs" in capsys.readouterr().out
@@ -127,6 +146,30 @@ def test_the_welcome_says_where_a_key_is_needed(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "keys").write_text("")
     with pytest.raises(UsageError, match=r"QUIRE_API_KEYS_FILE=.*holds no key"):
         own_key(Options())
+
+
+def test_processes_import_nothing_from_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    (tmp_path / "gateway.py").write_text("raise SystemExit('a stranger')")
+    urls = dict.fromkeys(CHAIN, "redis://127.0.0.1:1/0")
+    for spec in service_specs(Options(), urls):
+        found = subprocess.run(
+            [sys.executable, "-c", "import gateway; print(gateway.__file__)"],
+            env={**os.environ, **spec.environment},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+        assert found.stdout.strip() == gateway.__file__, found.stderr
+
+
+def test_processes_start_whatever_propagators_the_environment_has() -> None:
+    """Those of packages that are not installed would end who imports OpenTelemetry."""
+    for spec in service_specs(Options(), dict.fromkeys(CHAIN, "redis://127.0.0.1:1/0")):
+        environment = {**os.environ, "OTEL_PROPAGATORS": "b3,jaeger", **spec.environment}
+        subprocess.run([sys.executable, "-c", "import opentelemetry.propagate"], env=environment, check=True)
 
 
 def test_drafts_of_the_shipped_model_come_from_the_shipped_draft(

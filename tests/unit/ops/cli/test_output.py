@@ -1,8 +1,14 @@
-"""A command whose reader goes away ends as if it had been read."""
+"""A command whose output nobody can read, or not any more, ends as if it had been read."""
 
 import os
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
+
+FULL = Path("/dev/full")
+"""Linux has it: a file on a disk that is full."""
 
 
 def test_a_reader_may_leave_before_a_command_has_printed() -> None:
@@ -15,12 +21,39 @@ def test_a_reader_may_leave_before_a_command_has_printed() -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_its_streams_may_be_closed() -> None:
+    command = [
+        "sh",
+        "-c",
+        'exec "$@" <&- >&-',
+        "sh",
+        sys.executable,
+        "-m",
+        "ops.cli.main",
+        "status",
+        "--json",
+    ]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.stderr == ""
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
+def test_a_deployment_goes_on_when_the_disk_with_its_output_is_full() -> None:
+    with FULL.open("w") as full:
+        assert _says_and_goes_on(full.fileno()) == (7, "")
+
+
 def test_a_deployment_goes_on_when_nobody_reads_its_output() -> None:
     reading, writing = os.pipe()
     os.close(reading)
+    assert _says_and_goes_on(writing) == (7, "")
+    os.close(writing)
+
+
+def _says_and_goes_on(output: int) -> tuple[int, str]:
+    """Status and errors of a process that says two lines, and ends with status 7."""
     script = "from ops.cli.up import _say; _say('ready'); _say('stopped'); import os; os._exit(7)"
     done = subprocess.run(
-        [sys.executable, "-c", script], stdout=writing, stderr=subprocess.PIPE, text=True, check=False
+        [sys.executable, "-c", script], stdout=output, stderr=subprocess.PIPE, text=True, check=False
     )
-    os.close(writing)
-    assert (done.returncode, done.stderr) == (7, "")
+    return done.returncode, done.stderr

@@ -1,17 +1,22 @@
 """`quire up`, `status` and `down` as a person sees them: stand-ins for the services, a real Redis."""
 
+import asyncio
+import errno
 import json
 import os
 import signal
 import socket
 import stat
+from pathlib import Path
 
 import psutil
 import pytest
 import redis
 
 from ops.launcher.acl import ROLES
+from ops.launcher.launch import _until_signal, check_directory, check_port
 from ops.launcher.redis_server import RedisServer, free_port
+from ops.runtime.errors import LaunchError
 from tests.support.stage import Stage
 
 
@@ -215,6 +220,24 @@ def test_a_taken_port_is_one_line(stage: Stage) -> None:
     assert result.stdout == ""
 
 
+def test_a_port_that_only_root_may_listen_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(socket.socket, "bind", refused)
+    with pytest.raises(LaunchError, match="port 80 is for root alone; choose another one with --port"):
+        check_port("127.0.0.1", 80)
+
+
+def test_a_working_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(LaunchError, match="the working directory is gone; change to another one"):
+        check_directory()
+
+
 def test_a_redis_that_is_not_there_is_one_line(stage: Stage) -> None:
     stage.environment["QUIRE_REDIS_URL"] = f"redis://:secret@127.0.0.1:{free_port()}/0"
     result = stage.quire("up", "--port", str(stage.port), "--model", str(stage.model))
@@ -247,3 +270,15 @@ def _answers(client: redis.Redis) -> bool:
         return bool(client.ping())
     except redis.ConnectionError:
         return False
+
+
+async def test_with_nohup_it_goes_on_when_the_terminal_is_closed() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    said: list[str] = []
+    try:
+        async with _until_signal(said.append, 0, kill=lambda: None):
+            os.kill(os.getpid(), signal.SIGHUP)
+            await asyncio.sleep(0.01)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert said == []

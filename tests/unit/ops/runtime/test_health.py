@@ -66,6 +66,7 @@ def test_only_a_lease_of_this_machine_counts(server: RedisServer, client: "redis
         check("worker", here)
     write(client, "worker-4", socket.gethostname(), 17)
     assert check("worker", here) == 17
+    assert check("worker", here | {"QUIRE_STREAM_PREFIX": ""}) == 17, "a setting that is empty is not set"
     with pytest.raises(Unwell):
         check("tokenizer", here)
     with pytest.raises(Unwell):

@@ -1,17 +1,27 @@
 """A light span becomes the message that the SDK would make of the same span."""
 
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import grpc
 import pytest
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
+    TraceServiceServicer,
+    add_TraceServiceServicer_to_server,
+)
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as OtlpSpan
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanLimits, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -136,3 +146,39 @@ def test_a_process_says_whose_spans_they_are(sent: list[ExportTraceServiceReques
     says = {each.key: each.value.string_value for each in whose.resource.attributes}
     assert (says["service.name"], says["service.instance.id"]) == ("quire-test", "test-1")
     assert {scope.scope.name: len(scope.spans) for scope in whose.scope_spans} == {"one": 2, "other": 1}
+
+
+class Collector(TraceServiceServicer):
+    """Takes spans and forgets them."""
+
+    def Export(self, request: ExportTraceServiceRequest, context: Any) -> ExportTraceServiceResponse:
+        return ExportTraceServiceResponse()
+
+
+def test_a_collector_on_this_machine_is_reached_past_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    for name in ("no_proxy", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    server = grpc.server(ThreadPoolExecutor(1))
+    add_TraceServiceServicer_to_server(Collector(), server)  # type: ignore[no-untyped-call]
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        for endpoint in (f"http://127.0.0.1:{port}", f"localhost:{port}"):
+            exporter = Exporter(RESOURCE, endpoint)
+            assert exporter.export([]) is SpanExportResult.SUCCESS
+            exporter.shutdown()
+    finally:
+        server.stop(None)
+
+
+def test_an_end_does_not_wait_for_a_collector_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace, "set_tracer_provider", lambda _: None)
+    monkeypatch.setattr("ops.runtime.otlp.LAST_SECONDS", 0.1)
+    provider = start_traces("test", "test-1", "http://127.0.0.1:1")
+    assert provider is not None
+    provider.get_tracer("one").start_span("name", Context()).end()
+    start = time.monotonic()
+    provider.shutdown()
+    assert time.monotonic() - start < 3, "trying again takes it 7 s"

@@ -1,4 +1,7 @@
+from errno import ENOSPC
 from pathlib import Path
+
+import pytest
 
 from ops.runtime.rotation import KEPT, rotate
 
@@ -30,3 +33,15 @@ def test_a_process_goes_on_writing_to_a_log_in_use(tmp_path: Path) -> None:
         writer.write(b"after")
     assert log.read_bytes() == b"after", "without a hole where the old text was"
     assert log.with_name("worker.log.1").read_bytes() == b"before" * 20
+
+
+def test_a_log_in_use_is_emptied_on_a_full_disk_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(source: Path, target: Path) -> None:
+        target.write_text("a pa")
+        raise OSError(ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("shutil.copyfile", full)
+    log = tmp_path / "worker.log"
+    log.write_text("a part of it fits\n")
+    assert rotate(log, in_use=True)
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("worker.log", "")]
