@@ -45,7 +45,7 @@ class GenerateRequest(_message.Message):
     def __init__(self, start: _Optional[_Union[Start, _Mapping]] = ..., end_sequence: _Optional[int] = ...) -> None: ...
 
 class Start(_message.Message):
-    __slots__ = ("request_id", "prompt_tokens", "sampling", "stop", "n", "cache_salt", "resumed", "fingerprint", "tenant", "user", "priority", "beams", "rolling_context", "scored_tokens")
+    __slots__ = ("request_id", "prompt_tokens", "sampling", "stop", "n", "cache_salt", "resumed", "fingerprint", "tenant", "user", "priority", "beams", "rolling_context", "scored_tokens", "predicted_tokens")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
@@ -60,6 +60,7 @@ class Start(_message.Message):
     BEAMS_FIELD_NUMBER: _ClassVar[int]
     ROLLING_CONTEXT_FIELD_NUMBER: _ClassVar[int]
     SCORED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PREDICTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     prompt_tokens: bytes
     sampling: _sampling_pb2.SamplingParams
@@ -74,7 +75,8 @@ class Start(_message.Message):
     beams: _sampling_pb2.BeamSearch
     rolling_context: bool
     scored_tokens: int
-    def __init__(self, request_id: _Optional[str] = ..., prompt_tokens: _Optional[bytes] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., stop: _Optional[_Union[_sampling_pb2.StopConditions, _Mapping]] = ..., n: _Optional[int] = ..., cache_salt: _Optional[str] = ..., resumed: _Optional[_Iterable[_Union[SequenceSoFar, _Mapping]]] = ..., fingerprint: _Optional[str] = ..., tenant: _Optional[str] = ..., user: _Optional[str] = ..., priority: _Optional[int] = ..., beams: _Optional[_Union[_sampling_pb2.BeamSearch, _Mapping]] = ..., rolling_context: _Optional[bool] = ..., scored_tokens: _Optional[int] = ...) -> None: ...
+    predicted_tokens: bytes
+    def __init__(self, request_id: _Optional[str] = ..., prompt_tokens: _Optional[bytes] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., stop: _Optional[_Union[_sampling_pb2.StopConditions, _Mapping]] = ..., n: _Optional[int] = ..., cache_salt: _Optional[str] = ..., resumed: _Optional[_Iterable[_Union[SequenceSoFar, _Mapping]]] = ..., fingerprint: _Optional[str] = ..., tenant: _Optional[str] = ..., user: _Optional[str] = ..., priority: _Optional[int] = ..., beams: _Optional[_Union[_sampling_pb2.BeamSearch, _Mapping]] = ..., rolling_context: _Optional[bool] = ..., scored_tokens: _Optional[int] = ..., predicted_tokens: _Optional[bytes] = ...) -> None: ...
 
 class SequenceSoFar(_message.Message):
     __slots__ = ("index", "tokens", "finished")
@@ -87,16 +89,18 @@ class SequenceSoFar(_message.Message):
     def __init__(self, index: _Optional[int] = ..., tokens: _Optional[bytes] = ..., finished: _Optional[bool] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
-    __slots__ = ("deltas", "cached_tokens", "fingerprint", "prompt")
+    __slots__ = ("deltas", "cached_tokens", "fingerprint", "prompt", "predicted")
     DELTAS_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
+    PREDICTED_FIELD_NUMBER: _ClassVar[int]
     deltas: _containers.RepeatedCompositeFieldContainer[SequenceDelta]
     cached_tokens: int
     fingerprint: str
     prompt: PromptScores
-    def __init__(self, deltas: _Optional[_Iterable[_Union[SequenceDelta, _Mapping]]] = ..., cached_tokens: _Optional[int] = ..., fingerprint: _Optional[str] = ..., prompt: _Optional[_Union[PromptScores, _Mapping]] = ...) -> None: ...
+    predicted: _sampling_pb2.PredictedTokens
+    def __init__(self, deltas: _Optional[_Iterable[_Union[SequenceDelta, _Mapping]]] = ..., cached_tokens: _Optional[int] = ..., fingerprint: _Optional[str] = ..., prompt: _Optional[_Union[PromptScores, _Mapping]] = ..., predicted: _Optional[_Union[_sampling_pb2.PredictedTokens, _Mapping]] = ...) -> None: ...
 
 class PromptScores(_message.Message):
     __slots__ = ("logprobs", "ranks", "top_tokens", "top_logprobs")

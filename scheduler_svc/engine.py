@@ -14,6 +14,7 @@ import grpc
 
 from proto.rpc import from_outside
 from proto.rpc.resume import RAISED
+from proto.sampling_pb2 import PredictedTokens
 from proto.scheduler_pb2 import EmbedTokensResponse, GenerateResponse, PromptScores
 from proto.worker_pb2 import StepResult, WorkerReady
 from scheduler_svc import progress
@@ -246,7 +247,12 @@ class Engine:
         for gain in outcome.gains:
             by_group.setdefault(gain.group, []).append(gain)
         for group, gains in by_group.items():
-            self._put(group, response_to(gains, logprobs), fingerprint)
+            response = response_to(gains, logprobs)
+            if group.predicted or group.predicted_rejected:
+                told = PredictedTokens(accepted=group.predicted, rejected=group.predicted_rejected)
+                response.predicted.CopyFrom(told)
+                group.predicted = group.predicted_rejected = 0
+            self._put(group, response, fingerprint)
             if not group.unfinished:
                 self._calls[group].end()
         for group, embedding in outcome.embedded:

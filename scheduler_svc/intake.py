@@ -62,6 +62,7 @@ def request_from(start: Start, traceparent: str, deadline: float = inf) -> Reque
         alternatives=_beyond_few(sampling.logprobs),
         prompt_alternatives=_beyond_few(sampling.prompt_logprobs),
         scored_tokens=start.scored_tokens,
+        predicted=_tokens_in(start.predicted_tokens, "predicted_tokens") if start.predicted_tokens else None,
         fingerprint=start.fingerprint,
         resumed=_resumed_from(start),
     )

@@ -26,8 +26,10 @@ class Generation:
         prompt: list[int],
         fingerprint: str = "",
         formats: Formats | None = None,
+        predicted: Sequence[int] = (),
     ) -> None:
-        """`fingerprint`: the tokenizer's own, see `fingerprint.py`. `formats`: the model's, if it has any."""
+        """`fingerprint`: the tokenizer's own, see `fingerprint.py`. `formats`: the model's, if it has any.
+        `predicted`: see `Start.predicted_tokens`."""
         self._request = request
         self._fingerprint = fingerprint
         self._worker = worker_part(request.fingerprint)
@@ -42,6 +44,7 @@ class Generation:
                 self._visible = formats.visible
         self._stops = automaton(request.stop) if request.stop else None
         self._stop_tokens = stop_tokens(model, request)
+        self._predicted = arrays.pack(predicted)
         self._scores: PromptText | None = None
         """The prompt, if the client wants its log probabilities."""
         if request.sampling.HasField("prompt_logprobs"):
@@ -91,6 +94,7 @@ class Generation:
             priority=request.priority,
             beams=request.beams if request.HasField("beams") else None,
             rolling_context=request.rolling_context,
+            predicted_tokens=self._predicted,
             resumed=so_far,
             scored_tokens=scored,
             fingerprint=self._worker if so_far or scored > 1 else "",
@@ -127,6 +131,8 @@ class Generation:
             if gain.stop_string and not delta.finish_reason:
                 ended.append(delta.index)
             self._add(chunk, delta.index, gain, delta.logprobs)
+        if response.HasField("predicted"):
+            chunk.predicted.CopyFrom(response.predicted)
         if not self._sent_prompt:
             self._add_prompt(chunk, response.cached_tokens)
         elif not chunk.deltas:

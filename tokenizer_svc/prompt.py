@@ -25,6 +25,8 @@ MAX_STOP_LENGTH = 256
 MAX_STOP_TOKENS = 256
 MAX_PROMPT_LENGTH = 2_000_000
 """Characters of a prompt: a bound on the work before its tokens can be counted."""
+MAX_PREDICTION = 200_000
+"""Characters of a prediction that count."""
 MAX_PROMPT_TOKENS = 500_000
 """Half of what a message to the scheduler can carry (4 MiB); the model's own bound is the scheduler's."""
 MAX_MESSAGES = 4096
@@ -63,6 +65,14 @@ async def prompt_tokens(
             raise InvalidRequestError("prompt", "there is no prompt")
     _check_count(param, len(tokens))
     return tokens[-last:]
+
+
+async def predicted_tokens(model: TextModel, request: TextRequest) -> list[int]:
+    """The tokens of what the answer is expected to be like: of its beginning, if that is too long."""
+    text = request.prediction[:MAX_PREDICTION]
+    if len(text) <= SHORT:
+        return model.encode(text, special=False) if text else []
+    return await asyncio.to_thread(model.encode, text, special=False)
 
 
 async def input_tokens(

@@ -45,7 +45,7 @@ from tokenizer_svc.fingerprint import fingerprint_of, tokenizer_part
 from tokenizer_svc.formats import JSON, Formats
 from tokenizer_svc.generation import Generation
 from tokenizer_svc.grammars import Grammars, param_of
-from tokenizer_svc.prompt import Render, check, prompt_tokens
+from tokenizer_svc.prompt import Render, check, predicted_tokens, prompt_tokens
 from tokenizer_svc.renderer import Renderer
 from tokenizer_svc.rules import complete_rules
 from tokenizer_svc.settings import TokenizerSettings
@@ -205,12 +205,13 @@ class TokenizerService(TokenizerServicer):
         with within("tokenizer.encode", span) as encoding:
             prompt = await prompt_tokens(self._model, request, self._context, self._render)
             encoding.set_attribute("quire.prompt_tokens", len(prompt))
+            predicted = await predicted_tokens(self._model, request)
         bound_alternatives(request, prompt, self._model.vocab_size)
         if request.HasField("shape") or request.HasField("thinking_budget"):
             with within("tokenizer.grammar", span):
                 await self._constrain(request, prompt)
         span.set_attribute("quire.prompt_tokens", len(prompt))
-        generation = Generation(self._model, request, prompt, self._fingerprint, self._formats)
+        generation = Generation(self._model, request, prompt, self._fingerprint, self._formats, predicted)
         waits = Waits()
         try:
             if (due := generation.resume()) is not None:

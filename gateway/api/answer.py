@@ -15,7 +15,7 @@ from gateway.api.generation_schema import GenerationBody
 from gateway.api.logprobs import prompt_logprobs
 from gateway.errors import GatewayError
 from gateway.http.sse import DONE, event
-from proto.sampling_pb2 import LENGTH, NOT_FINISHED, STOP
+from proto.sampling_pb2 import LENGTH, NOT_FINISHED, STOP, PredictedTokens
 from proto.tokenizer_pb2 import PromptInfo, TextChunk, TextDelta, TokenText
 
 FINISH_REASONS = {NOT_FINISHED: None, STOP: "stop", LENGTH: "length"}
@@ -67,6 +67,8 @@ class Answer(ABC):
         self._continuous = body.continuous_usage
         self._cached_tokens = 0
         self._completion_tokens = 0
+        self._accepted = self._rejected = 0
+        """Tokens of the client's prediction."""
         self._prompt_logprobs: list[list[Json | None]] = [[] for _ in range(prompts)]
         self._choices = [Choice(index) for index in range(prompts * body.sequences)]
 
@@ -74,6 +76,8 @@ class Answer(ABC):
         """The server-sent events for a chunk of the answer to prompt number `prompt`; "" for none."""
         if chunk.HasField("prompt"):
             self._note(prompt, chunk.prompt)
+        if chunk.HasField("predicted"):
+            self._note_predicted(chunk.predicted)
         first, events = prompt * self.request.n, ""
         for delta in chunk.deltas[:]:
             self._completion_tokens += len(delta.token_ids)
@@ -105,6 +109,8 @@ class Answer(ABC):
         """Collect a chunk of the answer to prompt number `prompt`."""
         if chunk.HasField("prompt"):
             self._note(prompt, chunk.prompt)
+        if chunk.HasField("predicted"):
+            self._note_predicted(chunk.predicted)
         if chunk.prompt_logprobs:
             self._score(prompt, chunk.prompt_logprobs)
         for delta in chunk.deltas:
@@ -165,6 +171,10 @@ class Answer(ABC):
     def _note(self, prompt: int, info: PromptInfo) -> None:
         self.prompt_tokens[prompt], self.prompt_token_ids[prompt] = info.tokens, list(info.token_ids)
         self._cached_tokens += info.cached_tokens
+
+    def _note_predicted(self, predicted: PredictedTokens) -> None:
+        self._accepted += predicted.accepted
+        self._rejected += predicted.rejected
 
     def _head(self, object_name: str) -> Json:
         return {"id": self.id, "object": object_name, "created": self.created, "model": self.request.model}

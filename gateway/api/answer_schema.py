@@ -17,10 +17,14 @@ class CachedTokens(AnswerPart):
     cached_tokens: int
 
 
-class ReasoningTokens(AnswerPart):
-    """Which tokens of the answer are thoughts."""
+class CompletionTokens(AnswerPart):
+    """What the tokens of the answer are."""
 
-    reasoning_tokens: int
+    reasoning_tokens: int | None = Field(None, description="Thoughts, of models that think or call.")
+    accepted_prediction_tokens: int | None = Field(None, description="With a `prediction`: those it spared.")
+    rejected_prediction_tokens: int | None = Field(
+        None, description="With a `prediction`: tokens of it that were tried in vain."
+    )
 
 
 class Usage(AnswerPart):
@@ -30,9 +34,7 @@ class Usage(AnswerPart):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: CachedTokens
-    completion_tokens_details: ReasoningTokens | None = Field(
-        None, description="Of models that think or call."
-    )
+    completion_tokens_details: CompletionTokens | None = None
 
 
 class CompletionLogprobs(AnswerPart):

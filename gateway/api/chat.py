@@ -135,8 +135,11 @@ class ChatAnswer(Answer):
         return self._of_prompt(0)
 
     def _usage(self) -> Json:
-        details = {"completion_tokens_details": {"reasoning_tokens": self._reasoning_tokens}}
-        return super()._usage() | (details if self._parts else {})
+        details: Json = {"reasoning_tokens": self._reasoning_tokens} if self._parts else {}
+        if self._body.predicted:
+            details["accepted_prediction_tokens"] = self._accepted
+            details["rejected_prediction_tokens"] = self._rejected
+        return super()._usage() | ({"completion_tokens_details": details} if details else {})
 
     def _role_event(self, index: int) -> str:
         self._begun[index] = True

@@ -1,6 +1,6 @@
 """What clients may ask of /v1/chat/completions."""
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
@@ -73,6 +73,15 @@ _NOTES = frozenset(("refusal", "annotations"))
 """What OpenAI's answers say of a message besides its content."""
 
 
+class Prediction(BodyPart):
+    """What most of the answer is expected to be: a file, say, of which little is to be changed."""
+
+    place: ClassVar[str] = "prediction."
+
+    type: Literal["content"]
+    content: Content
+
+
 class ChatBody(GenerationBody):
     """POST /v1/chat/completions."""
 
@@ -84,7 +93,7 @@ class ChatBody(GenerationBody):
         "audio": (),
         "web_search_options": (),
     }
-    ignored: ClassVar[frozenset[str]] = GenerationBody.ignored | {"moderation", "prediction", "verbosity"}
+    ignored: ClassVar[frozenset[str]] = GenerationBody.ignored | {"moderation", "verbosity"}
 
     messages: list[Message] = Field(min_length=1, max_length=MAX_MESSAGES)
     chat_template_kwargs: Arguments = Field(
@@ -102,6 +111,9 @@ class ChatBody(GenerationBody):
         "",
         max_length=64,
         description="For templates that know it; with `none` a template that can leaves out the thought.",
+    )
+    prediction: Prediction | None = Field(
+        None, description="What most of the answer is expected to be. It comes faster where it is."
     )
     add_generation_prompt: bool = Field(
         True, description="End the prompt with the beginning of an answer, as the chat template has it."
@@ -136,6 +148,10 @@ class ChatBody(GenerationBody):
             message = "'max_tokens' and 'max_completion_tokens' differ; use the latter."
             raise BadRequest(message, param="max_tokens", code="invalid_value")
         return self
+
+    @property
+    def predicted(self) -> str:
+        return "" if self.prediction is None else self.prediction.content or ""
 
     @property
     def limit(self) -> int | None:

@@ -185,6 +185,11 @@ class GenerationBody(ShapedBody, RequestBody):
         return self
 
     @property
+    def predicted(self) -> str:
+        """What the answer is expected to be like; empty: nothing is expected."""
+        return ""
+
+    @property
     def limit(self) -> int | None:
         """Tokens to generate at most; None: as many as the context has room for."""
         return self.max_tokens

@@ -204,6 +204,7 @@ def _request(body: GenerationBody, request_id: str, caller: Caller) -> TextReque
         priority=priority_of(body, caller.limits, caller.late),
         beams=_beams(body),
         rolling_context=body.rolling_context,
+        prediction=body.predicted,
         shape=body.shape,
         left_out=_left_out(body),
     )

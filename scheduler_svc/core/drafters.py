@@ -1,5 +1,7 @@
 """Sources of drafts for speculative decoding, and how many drafts a row gets.
 
+What a client predicts comes before any other source: where an answer is like that, it goes on like that.
+
 A step costs more with drafts in it, and those that do not hold are wasted. So each sequence gets more drafts
 after some that held, fewer after some that did not, and none for a while after steps in which too few held
 (`draft_state.py`). How many are enough depends on the worker, and is learned from how long its steps take
@@ -73,11 +75,18 @@ class Speculation:
         if sequence.group.beam_round is not None or sequence.group.request.alternatives:
             return []
         if sequence.draft_state is None:
-            sequence.draft_state = DraftState(self._drafter.longest)
+            predicted = None if sequence.dropped_tokens else sequence.group.request.predicted
+            sequence.draft_state = DraftState(self._drafter.longest, predicted)
         state = sequence.draft_state
         if len(sequence.tokens) < state.resumes:
             return []
-        return self._drafter.guess(sequence, min(longest, state.length))
+        count, state.predicted = min(longest, state.length), False
+        if state.prediction is not None:
+            prompt = len(sequence.group.request.prompt)
+            if found := state.prediction.guess(sequence.tokens, prompt, count):
+                state.predicted = True
+                return found.tolist()
+        return self._drafter.guess(sequence, count)
 
 
 def speculation_of(name: str, limits: WorkerLimits) -> Speculation | None:

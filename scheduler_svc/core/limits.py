@@ -149,7 +149,9 @@ def length_limit(request: Request, limits: WorkerLimits) -> int:
     if prompt + request.max_tokens > longest and not (request.rolling or request.cut_to_fit):
         asked = f"the prompt has {prompt}, and {request.max_tokens} more may be generated"
         raise ContextExceeded("max_tokens", longest, asked)
-    for tokens in (request.prompt, *(so_far.tokens for so_far in request.resumed)):
+    for tokens in (request.prompt, request.predicted, *(so_far.tokens for so_far in request.resumed)):
+        if tokens is None:
+            continue
         # As unsigned numbers negative ones are large, too: one look at each token of a long prompt.
         if max(array("I", tokens.tobytes()), default=0) >= limits.vocab_size:
             raise RequestRefused("prompt", f"token ids must be in [0, {limits.vocab_size})")

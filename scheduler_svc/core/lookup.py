@@ -7,6 +7,7 @@ Text that quotes, edits, lists or repeats often goes on as it did before.
 """
 
 from array import array
+from collections import defaultdict
 
 ORDER = 3
 """Number of tokens that must be the same."""
@@ -41,3 +42,45 @@ class Lookup:
         found = Lookup()
         found.guess(tokens[: self._indexed], 0)
         return found
+
+
+class Prediction:
+    """A text that an answer is expected to be like, and where the answer is in it.
+
+        predicted   a b c d e f g h i
+        answer      a b x d e f │ g h i ...        the last three tokens stand there: go on as there
+
+    Of several places the one is taken that is nearest to where the answer would be without further changes.
+    """
+
+    __slots__ = ("_answered", "_place", "_places", "_tokens")
+
+    def __init__(self, tokens: "array[int]") -> None:
+        self._tokens = tokens
+        self._places = defaultdict[tuple[int, ...], list[int]](list)
+        """Where each run of `ORDER` tokens ends; empty until the first guess."""
+        self._place = self._answered = 0
+        """A place, and how many tokens the answer had there."""
+
+    def guess(self, tokens: "array[int]", prompt: int, count: int) -> "array[int]":
+        """Up to `count` tokens that may follow `tokens`, of which the first `prompt` are no answer.
+
+        Empty if the answer is not like the prediction there.
+        """
+        answered = len(tokens) - prompt
+        if answered < ORDER:
+            begins_alike = tokens[prompt:] == self._tokens[:answered]
+            return self._tokens[answered : answered + count] if begins_alike else array("i")
+        if not self._places:
+            for end in range(ORDER, len(self._tokens)):
+                self._places[tuple(self._tokens[end - ORDER : end])].append(end)
+        ends = self._places.get(tuple(tokens[-ORDER:]))
+        if ends is None:
+            return array("i")
+        expected = self._place + answered - self._answered
+        self._place, self._answered = min(ends, key=lambda end: abs(end - expected)), answered
+        return self._tokens[self._place : self._place + count]
+
+    def anew(self) -> "Prediction":
+        """The same, made of the predicted tokens alone."""
+        return Prediction(self._tokens)

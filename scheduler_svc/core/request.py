@@ -90,6 +90,8 @@ class Request:
     """Index of the prompt's first token of the second text of a pair; 0: there is none."""
     dimensions: int = 0
     """Dimensions that the embedding is to have; 0: all of the model."""
+    predicted: "array[int] | None" = None
+    """Tokens that the answer is expected to be like, which are tried as drafts; None: nothing is expected."""
     fingerprint: str = ""
     """Fingerprint of the worker that computed what is `resumed`; empty: any worker may go on."""
     resumed: tuple[SoFar, ...] = field(default=())

@@ -196,6 +196,8 @@ class SequenceGroup:
         "held",
         "limit",
         "measure",
+        "predicted",
+        "predicted_rejected",
         "request",
         "scored",
         "sequences",
@@ -226,6 +228,9 @@ class SequenceGroup:
         """Number of rows that had these drafts."""
         self.forced_tokens = 0
         """Number of drafts that held which a grammar had forced."""
+        self.predicted = self.predicted_rejected = 0
+        """Of the drafts that were predicted (`Request.predicted`): how many held, and how many did not, since
+        the caller was told last."""
         self.fingerprint = request.fingerprint
         """Fingerprint of the worker that has begun the answer: one of the same goes on. Empty: any."""
         self.suspicion: Suspicion | None = None

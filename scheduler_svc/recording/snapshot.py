@@ -23,12 +23,12 @@ from typing import Any
 from proto.sampling_pb2 import SamplingParams
 from scheduler_svc.core.account import Account
 from scheduler_svc.core.blocks import BlockPool
-from scheduler_svc.core.lookup import Lookup
+from scheduler_svc.core.lookup import Lookup, Prediction
 from scheduler_svc.core.sequence import Sequence, SequenceGroup
 
 CORE = "scheduler_svc.core."
 _SCALARS = frozenset({NoneType, bool, int, float, str, bytes})
-_LEFT_OUT = {(SequenceGroup, "watch"), (BlockPool, "watches"), (Lookup, "_after")}
+_LEFT_OUT = {(SequenceGroup, "watch"), (BlockPool, "watches"), (Lookup, "_after"), (Prediction, "_places")}
 """Attributes that are of no use elsewhere, or are made anew: see `_repair`."""
 _LISTS: dict[str, Callable[[Iterable[Any]], Any]] = {"list": list, "set": set, "deque": deque}
 _SERIES = frozenset({list, set, deque, tuple, frozenset})
@@ -235,3 +235,5 @@ def _repair(made: Any) -> None:
         made.watches = []
     elif isinstance(made, Sequence) and made.draft_state is not None:
         made.draft_state.lookup = made.draft_state.lookup.anew(made.tokens)
+        if made.draft_state.prediction is not None:
+            made.draft_state.prediction = made.draft_state.prediction.anew()

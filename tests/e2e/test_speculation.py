@@ -41,6 +41,18 @@ async def answers(deployment: Deployment) -> list[tuple[Any, ...]]:
     return found
 
 
+async def chat(deployment: Deployment, prediction: str) -> tuple[str, dict[str, int]]:
+    """The answer, and what it took, with the details of its tokens."""
+    body: dict[str, Any] = {"model": "quire-tiny", "temperature": 0.8, "seed": 3, "max_tokens": LENGTH}
+    body["messages"] = [{"role": "user", "content": "Tell me a story about a fox and a hen."}]
+    if prediction:
+        body["prediction"] = {"type": "content", "content": prediction}
+    async with httpx.AsyncClient(base_url=deployment.url, timeout=90) as http:
+        answer = (await http.post("/v1/chat/completions", json=body)).json()
+    usage = answer["usage"]
+    return answer["choices"][0]["message"]["content"], usage | usage.get("completion_tokens_details", {})
+
+
 @pytest.fixture(params=["ngram", "draft"])
 def speculating(
     redis_server: RedisServer, tmp_path: Path, request: pytest.FixtureRequest
@@ -56,6 +68,13 @@ def expected(deployment: Deployment) -> list[tuple[Any, ...]]:
 
 async def test_the_same_answers_with_drafts(expected: list[tuple[Any, ...]], speculating: Deployment) -> None:
     assert await answers(speculating) == expected
+    story, _ = await chat(speculating, "")
+    words = story.split(" ")
+    edited = " ".join([*words[:10], "purple", *words[11:40], *words[45:]])
+    found, usage = await chat(speculating, edited)
+    assert found == story
+    assert usage["accepted_prediction_tokens"] > usage["completion_tokens"] / 2
+    assert usage["rejected_prediction_tokens"] > 0
     # In the middle of answers the worker dies; another goes on.
     for attempt in attempts():
         asked = asyncio.create_task(answers(speculating))

@@ -146,6 +146,9 @@ def verify(
     group.drafts_held += count - 1
     if sequence.drafts_forced:
         group.forced_tokens += count - 1
+    elif sequence.draft_state is not None and sequence.draft_state.predicted:
+        group.predicted += count - 1
+        group.predicted_rejected += len(run) - count
     if sequence.draft_state is not None and state.speculation is not None:
         due = state.speculation.cost.due(samples, len(run) - 1)
         sequence.draft_state.judge(len(run) - 1, count - 1, due, len(sequence.tokens))

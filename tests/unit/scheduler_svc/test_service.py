@@ -181,6 +181,19 @@ async def test_the_second_request_reports_its_cached_tokens(stage: Stage) -> Non
     assert other[0].cached_tokens == 0
 
 
+async def test_what_became_of_a_prediction_is_told_once(stage: Stage) -> None:
+    await stage.join()
+    answer = expected(stage, [1, 2, 3], max_tokens=20)
+    predicted = [(token + (place == 7)) % 38 for place, token in enumerate(answer)]
+    call = stage.stub.Generate(iter([start([1, 2, 3], max_tokens=20, predicted_tokens=pack(predicted))]))
+    responses = [each async for each in call]
+    assert [token for each in responses for token in unpack(each.deltas[0].tokens)] == answer
+    told = [each.predicted for each in responses if each.HasField("predicted")]
+    assert sum(each.accepted for each in told) == 20 - len(responses)
+    assert 5 <= sum(each.accepted for each in told) <= 19
+    assert 0 < sum(each.rejected for each in told) <= 8
+
+
 async def test_logprobs_go_with_their_tokens(stage: Stage) -> None:
     await stage.join()
     responses = [each async for each in stage.stub.Generate(iter([start([1], max_tokens=1, logprobs=2)]))]
@@ -367,7 +380,10 @@ async def test_untraced_requests_carry_no_trace(stage: Stage) -> None:
 
 
 BAD = {
-    "prompt": [start([]), start(b"abc"), start([40]), start([-1])],
+    "prompt": [
+        *(start([]), start(b"abc"), start([40]), start([-1])),
+        *(start([1], predicted_tokens=each) for each in (b"abc", pack([40]), pack([-1]))),
+    ],
     "n": [start([1], n=0), start([1], n=129)],
     "temperature": [start([1], temperature=value) for value in (-0.1, float("nan"), float("inf"))],
     "top_p": [start([1], top_p=value) for value in (0.0, 1.1, float("nan"))],

@@ -14,7 +14,16 @@ from opentelemetry.trace import StatusCode
 
 from ops.runtime.trace_sampling import LONGEST_WAIT
 from proto.arrays import pack, unpack
-from proto.sampling_pb2 import LENGTH, NOT_FINISHED, STOP, FinishReason, Grammar, SamplingParams, TokenRules
+from proto.sampling_pb2 import (
+    LENGTH,
+    NOT_FINISHED,
+    STOP,
+    FinishReason,
+    Grammar,
+    PredictedTokens,
+    SamplingParams,
+    TokenRules,
+)
 from proto.scheduler_pb2 import GenerateResponse, SequenceDelta, TokenLogprobs
 from proto.tokenizer_pb2 import (
     CallShape,
@@ -115,6 +124,25 @@ async def test_text_in_text_out(stub: Any, scheduler: Any, byte_level: TextModel
     assert (start.request_id, start.n, start.cache_salt, start.sampling) == ("r", 1, "mine", sampling)
     assert start.stop.max_tokens == 50
     assert list(start.stop.stop_token_ids) == [1, 9]
+
+
+@pytest.mark.parametrize("times", [1, 900])
+async def test_a_prediction(
+    stub: Any, scheduler: Any, byte_level: TextModel, answer: list[int], times: int
+) -> None:
+    """It goes to the scheduler as tokens, and what became of it comes back."""
+
+    async def script(start: Any, context: Any) -> AsyncIterator[GenerateResponse]:
+        told = PredictedTokens(accepted=3, rejected=1)
+        yield GenerateResponse(deltas=[delta(answer, LENGTH)], predicted=told)
+
+    scheduler.scripts = [script, says(answer)]
+    chunks = await collect(stub, ask(prediction=ANSWER * times))
+    assert scheduler.starts[0].predicted_tokens == pack(byte_level.encode(ANSWER * times, False))
+    assert [(each.predicted.accepted, each.predicted.rejected) for each in chunks] == [(3, 1)]
+    chunks = await collect(stub, ask())
+    assert not scheduler.starts[1].predicted_tokens
+    assert not any(each.HasField("predicted") for each in chunks)
 
 
 async def test_the_prompts_tokens_are_delivered_if_they_are_wanted(

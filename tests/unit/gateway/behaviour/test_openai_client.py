@@ -6,7 +6,8 @@ import openai
 import pytest
 
 from gateway.api.translate import DEFAULTED
-from proto.tokenizer_pb2 import TextRequest
+from proto.sampling_pb2 import STOP, PredictedTokens
+from proto.tokenizer_pb2 import PromptInfo, TextChunk, TextDelta, TextRequest
 
 STORY = "Once upon a time, a fox saw snow ❄."
 MESSAGES = [{"role": "user", "content": "Tell me of a fox."}]
@@ -29,6 +30,29 @@ async def test_chat(gateway):
     assert request.request_id == answer._request_id
     assert [(m.role, m.content) for m in request.chat.messages] == [("user", "Tell me of a fox.")]
     assert not request.HasField("max_tokens")
+
+
+@pytest.mark.parametrize("content", [STORY, [{"type": "text", "text": STORY}]])
+async def test_a_prediction(gateway, content):
+    async def generate(request, context):
+        yield TextChunk(prompt=PromptInfo(tokens=3), predicted=PredictedTokens(accepted=4, rejected=2))
+        delta = TextDelta(text=STORY, token_ids=[5] * 9, finish_reason=STOP)
+        yield TextChunk(deltas=[delta], predicted=PredictedTokens(accepted=3))
+
+    gateway.tokenizer.generate = generate
+    ask = {"model": "m", "messages": MESSAGES, "prediction": {"type": "content", "content": content}}
+    create = gateway.openai().chat.completions.create
+    answer = await create(**ask)
+    (request,) = gateway.tokenizer.requests
+    assert request.prediction == STORY
+    stream = await create(**ask, stream=True, stream_options={"include_usage": True})
+    last = [chunk async for chunk in stream][-1]
+    for usage in (answer.usage, last.usage):
+        details = usage.completion_tokens_details
+        assert (details.accepted_prediction_tokens, details.rejected_prediction_tokens) == (7, 2)
+    answer = await create(**{**ask, "prediction": None})
+    assert answer.usage.completion_tokens_details is None
+    assert not gateway.tokenizer.requests[-1].prediction
 
 
 async def test_chat_stream(gateway):

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from scheduler_svc.core.lookup import Lookup
+from scheduler_svc.core.lookup import Lookup, Prediction
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,39 @@ def test_a_lookup_that_grows_finds_what_a_new_one_finds() -> None:
             assert found == Lookup().guess(tokens, 4)
             hits += bool(found)
     assert hits > 50
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ([], [10, 11, 12, 13]),
+        ([10], [11, 12, 13, 14]),
+        ([9], []),
+        ([10, 11, 7], []),
+        ([10, 11, 7, 12, 13, 14], [15, 16, 17]),
+        ([1, 2, 3, 16, 17, 12], []),
+        ([15, 16, 17], []),
+    ],
+)
+def test_a_prediction_goes_on_where_the_answer_is(answer: list[int], expected: list[int]) -> None:
+    prediction = Prediction(array("i", range(10, 18)))
+    tokens = array("i", [10, 11, *answer])  # the prompt is no answer, whatever it is like
+    assert prediction.guess(tokens, 2, 4).tolist() == expected
+
+
+def test_the_nearest_of_several_places() -> None:
+    """Lines that are alike, of which the second is answered with a change, and the third left out."""
+    prediction = Prediction(array("i", [each for number in range(10, 15) for each in (1, 2, 3, number)]))
+    answer = array("i", [1, 2, 3])
+    assert prediction.guess(answer, 0, 2).tolist() == [10, 1]
+    answer.extend([10, 1, 99, 2, 3, 11, 1, 2, 3])
+    assert prediction.guess(answer, 0, 1).tolist() == [12]
+    answer.extend([13, 1, 2, 3])
+    assert prediction.guess(answer, 0, 1).tolist() == [13]
+
+
+def test_a_short_prediction() -> None:
+    for length in range(4):
+        prediction = Prediction(array("i", range(length)))
+        assert prediction.guess(array("i"), 0, 9).tolist() == list(range(length))
+        assert not prediction.guess(array("i", [5, 6, 7, 8]), 0, 9)

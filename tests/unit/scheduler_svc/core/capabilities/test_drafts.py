@@ -1,5 +1,6 @@
 """Drafts: the same tokens in fewer steps, whoever guesses and however well; and when there are none."""
 
+from array import array
 from collections import deque
 from dataclasses import replace
 from random import Random
@@ -10,7 +11,7 @@ import pytest
 
 from scheduler_svc.core.draft_state import Forced
 from scheduler_svc.core.drafters import DRAFTERS, SHORTEST, Drafter
-from scheduler_svc.core.errors import WorkerFault
+from scheduler_svc.core.errors import RequestRefused, WorkerFault
 from scheduler_svc.core.fleet import Fleet
 from scheduler_svc.core.plan import StepPlan, StepResult
 from scheduler_svc.core.sequence import Sequence, SequenceGroup
@@ -122,6 +123,41 @@ def test_the_same_tokens_however_good_the_drafts(
         for _ in range(random.randrange(4)):
             one.turn()
     one.run()
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_a_prediction_is_tried(fake: SimpleNamespace, depth: int) -> None:
+    """Whole, with some other tokens, and one of another text; each for both of two sequences."""
+    steps = []
+    for change in ("none", "nothing", "some", "all"):
+        one = One(fake, "ngram", depth)
+        prompt, fields = [3, 1, 4, 1, 5], {"max_tokens": 40, "seed": 5}
+        truth = fake.reference(fake.request(prompt, **fields), 0, one.limits.max_length)
+        other = {"nothing": [], "some": range(7, 40, 9), "all": range(40)}.get(change, [])
+        predicted = [(token + (place in other)) % 38 for place, token in enumerate(truth)]
+        given = {} if change == "none" else {"predicted": array("i", predicted)}
+        group = one.ask(prompt, n=2, **fields, **given)
+        steps.append(one.run())
+        told = group.predicted, group.predicted_rejected
+        if change == "nothing":
+            assert told[0] >= 30
+            assert told[1] < 9  # the other sequence begins in another way
+        elif change == "some":
+            assert told[0] > 10
+            assert told[1] > 3
+        elif change == "none":
+            assert told == (0, 0)
+    assert steps[1] < steps[2] < steps[0]
+    assert steps[3] <= steps[0] + 2
+
+
+def test_a_prediction_with_unknown_tokens_is_refused(fake: SimpleNamespace) -> None:
+    for token in (-1, 10**6):
+        fleet = Fleet(1000, speculation="ngram")
+        fleet.add_worker(fake.limits())
+        _, outcome = fleet.accept(fake.request([1, 2], predicted=array("i", [3, token])))
+        ((_, error),) = outcome.failed
+        assert isinstance(error, RequestRefused)
 
 
 def test_right_drafts_save_steps(fake: SimpleNamespace, oracle: Any) -> None:
