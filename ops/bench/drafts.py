@@ -42,6 +42,30 @@ def drafts(kind: str, users: int, repeating: bool) -> Callable[[Runner, int], Ma
     return run
 
 
+def predicted(tried: bool) -> Callable[[Runner, int], Mapping[str, float]]:
+    """One measurement: a greedy story that is told again. Of the prediction every twentieth token is another
+    one. `tried`: its tokens are drafts; otherwise there are none."""
+
+    def run(_: Runner, seed: int) -> Mapping[str, float]:
+        question = Question(_tokens(STORY.format(HEROES[seed % len(HEROES)])), TOKENS)
+        told = InProcess(_shipped(False), shares=False)
+        first = told.ask(question)
+        told.run()
+        given = [token + (place % 20 == 19) for place, token in enumerate(first.tokens[0])] if tried else []
+        engine = InProcess(_shipped(False), shares=False, speculation="ngram" if tried else "off")
+        again = engine.ask(question, predicted=given)
+        engine.run()
+        assert again.tokens == first.tokens
+        seconds = again.answer.ended - again.answer.chunks[0]
+        return {
+            "output tokens/s": round((TOKENS - 1) / seconds, 1),
+            "tokens of a sequence a step": round(TOKENS / engine.times.steps, 2),
+            "tokens computed": engine.tally.computed,
+        }
+
+    return run
+
+
 @cache
 def _shipped(with_draft: bool) -> Runner:
     """A runner of the shipped model: with its draft model, which takes part in every step, or without."""

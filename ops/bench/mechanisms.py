@@ -15,7 +15,7 @@ from gpu_worker.memory.host import HostPages
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.warmup import host_offer
 from gpu_worker.step.runner import Runner
-from ops.bench.drafts import drafts
+from ops.bench.drafts import drafts, predicted
 from ops.bench.engines.deployed import DEPLOYED
 from ops.bench.forced import forced
 from ops.bench.load.load import summarize
@@ -304,6 +304,12 @@ MECHANISMS = (
         "one greedy story of 128 tokens, shipped model: with its draft model, or alone",
         drafts("draft", 1, repeating=False),
         drafts("off", 1, repeating=False),
+    ),
+    Mechanism(
+        "drafts of a prediction",
+        "one greedy story of 128 tokens, of which 19 of 20 were predicted, shipped model: as drafts, or none",
+        predicted(True),
+        predicted(False),
     ),
     Mechanism(
         "drafts of what a grammar forces",

@@ -48,7 +48,8 @@ class Prediction:
     """A text that an answer is expected to be like, and where the answer is in it.
 
         predicted   a b c d e f g h i
-        answer      a b x d e f │ g h i ...        the last three tokens stand there: go on as there
+        answer      a b x d │ e f g ...            where it would be had nothing but c changed: go on as there
+        answer      a b x y d e f │ g h i ...      the last three tokens stand there: go on as there
 
     Of several places the one is taken that is nearest to where the answer would be without further changes.
     """
@@ -74,12 +75,15 @@ class Prediction:
         if not self._places:
             for end in range(ORDER, len(self._tokens)):
                 self._places[tuple(self._tokens[end - ORDER : end])].append(end)
-        ends = self._places.get(tuple(tokens[-ORDER:]))
-        if ends is None:
-            return array("i")
         expected = self._place + answered - self._answered
-        self._place, self._answered = min(ends, key=lambda end: abs(end - expected)), answered
-        return self._tokens[self._place : self._place + count]
+        if ends := self._places.get(tuple(tokens[-ORDER:])):
+            place = min(ends, key=lambda end: abs(end - expected))
+        elif expected <= len(self._tokens) and tokens[-1] == self._tokens[expected - 1]:
+            place = expected
+        else:
+            return array("i")
+        self._place, self._answered = place, answered
+        return self._tokens[place : place + count]
 
     def anew(self) -> "Prediction":
         """The same, made of the predicted tokens alone."""

@@ -82,7 +82,7 @@ class World:
             not (request.pooling or request.beams) and len(self.requests) % 3 == 0
         ):  # four of five tokens are predicted rightly
             answer = enumerate(self.reference(request, 0))
-            request = replace(request, predicted=array("i", [(t + (at % 5 == 4)) % 38 for at, t in answer]))
+            request = replace(request, predicted=array("i", [t + (at % 5 == 4) for at, t in answer]))
         group, outcome = self.fleet.accept(request)
         self.requests[group] = request
         self.groups[request.request_id] = group

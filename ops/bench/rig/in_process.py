@@ -127,12 +127,13 @@ class InProcess:
         beams: int = 0,
         grammar: Grammar | None = None,
         stops: frozenset[int] = frozenset(),
+        predicted: Sequence[int] = (),
     ) -> TrackedRequest:
         """Submit a request, which `run` answers. Raises `ValueError` if it can never be served.
 
         `n`: number of answers. `rolling`: whether the context rolls. `beams`: width of a beam search; 0: no
         beam search. `grammar`: of the answer, which its end tokens end; None: none. `stops`: end tokens,
-        without a grammar.
+        without a grammar. `predicted`: tokens that the answer is expected to be like.
         """
         asked = TrackedRequest(question, Answer(sent=time.perf_counter()), [[] for _ in range(n)])
         number = len(self._asked)
@@ -144,6 +145,7 @@ class InProcess:
             beams=BeamSearch(beams) if beams else None,
             salt="" if self._shares else str(number),
             tenant=tenant,
+            predicted=array("i", predicted) if predicted else None,
             rolling=rolling,
             sampling=GREEDY,
             grammar=grammar.SerializeToString() if grammar else b"",

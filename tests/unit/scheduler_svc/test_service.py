@@ -184,7 +184,7 @@ async def test_the_second_request_reports_its_cached_tokens(stage: Stage) -> Non
 async def test_what_became_of_a_prediction_is_told_once(stage: Stage) -> None:
     await stage.join()
     answer = expected(stage, [1, 2, 3], max_tokens=20)
-    predicted = [(token + (place == 7)) % 38 for place, token in enumerate(answer)]
+    predicted = [token + (place == 7) for place, token in enumerate(answer)]
     call = stage.stub.Generate(iter([start([1, 2, 3], max_tokens=20, predicted_tokens=pack(predicted))]))
     responses = [each async for each in call]
     assert [token for each in responses for token in unpack(each.deltas[0].tokens)] == answer
