@@ -3,9 +3,11 @@
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from scheduler_svc.core.capabilities import partial_blocks
 from scheduler_svc.core.fleet import Fleet
 from scheduler_svc.core.router import Router
 from scheduler_svc.core.scheduler import Scheduler
@@ -79,8 +81,11 @@ def test_a_request_goes_where_its_prefix_is_cached(fake: SimpleNamespace) -> Non
     assert fleet.home(other) is first
 
 
-def test_a_chat_that_is_shorter_than_a_block_stays_where_it_is(fake: SimpleNamespace) -> None:
+def test_a_chat_that_is_shorter_than_a_block_stays_where_it_is(
+    fake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its worker is recurrent. It stays when it is longer, too, and so does what begins like it."""
+    monkeypatch.setattr(partial_blocks, "STEPS", 0)
     fleet, stops = Fleet(16), frozenset({30})
     first, second = (fleet.add_worker(fake.limits(recurrent=True, block_size=32))[0] for _ in range(2))
     busy, _ = fleet.accept(fake.request([1]))

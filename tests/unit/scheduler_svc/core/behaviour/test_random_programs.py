@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler_svc.core import grammars, shares
+from scheduler_svc.core.capabilities import partial_blocks
 from scheduler_svc.core.policies import POLICIES, round_robin
 from scheduler_svc.core.request import Pooling
 from tests.support.programs import World, busy_program, play
@@ -70,12 +71,13 @@ EVENTS = st.lists(
 @pytest.fixture(scope="module", autouse=True)
 def small_scale() -> Iterator[None]:
     """Answers are short here; so is a turn, but no shorter than the plans that are under way at once. There
-    are few grammars; so a worker keeps fewer."""
-    usual = round_robin.QUANTUM, shares.TURN, grammars.MOST_IDLE
+    are few grammars; so a worker keeps fewer. Blocks are short, and still named in part."""
+    usual = round_robin.QUANTUM, shares.TURN, grammars.MOST_IDLE, partial_blocks.STEPS
     round_robin.QUANTUM = shares.TURN = 4
     grammars.MOST_IDLE = 1
+    partial_blocks.STEPS = 0
     yield
-    round_robin.QUANTUM, shares.TURN, grammars.MOST_IDLE = usual
+    round_robin.QUANTUM, shares.TURN, grammars.MOST_IDLE, partial_blocks.STEPS = usual
 
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])

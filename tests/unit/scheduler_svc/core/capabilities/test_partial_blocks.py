@@ -4,10 +4,20 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
+from scheduler_svc.core.capabilities import partial_blocks
+
 MakeBench = Callable[..., Any]
 STOP = 30
 SYSTEM = [1, 2, 3, STOP]
 QUESTION = [4, 5, STOP]
+
+
+@pytest.fixture(autouse=True)
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such short blocks would be worth no step."""
+    monkeypatch.setattr(partial_blocks, "STEPS", 0)
 
 
 def test_the_next_turn_begins_where_the_answer_ended(alone: MakeBench) -> None:
@@ -91,8 +101,9 @@ def test_who_comes_at_the_same_time_waits_for_what_is_the_same(bench: MakeBench)
         assert cached == ([0, 0, 4, 4] if cancels else [0, 7, 4, 4])
 
 
-def test_nobody_waits_for_what_is_not_made(bench: MakeBench) -> None:
+def test_nobody_waits_for_what_is_not_made(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
     """It turns out that tokens of prompts take no time: whoever waits computes by itself."""
+    monkeypatch.setattr(partial_blocks, "STEPS", 0.25)
     one, stops = bench(recurrent=True, block_size=32), frozenset({STOP})
     groups = [one.arrive([*SYSTEM, 6, each], stop_token_ids=stops, max_tokens=9) for each in (1, 2)]
     assert one.step().rows.counts == (4,)
@@ -108,8 +119,9 @@ def test_nobody_waits_for_what_is_not_made(bench: MakeBench) -> None:
         assert group.cached_tokens == 0
 
 
-def test_nothing_is_named_that_is_computed_as_fast(bench: MakeBench) -> None:
+def test_nothing_is_named_that_is_computed_as_fast(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten tokens of a prompt take as long as four steps that decode, here."""
+    monkeypatch.setattr(partial_blocks, "STEPS", 4)
     one, stops = bench(recurrent=True, block_size=32), frozenset({STOP})
     budget = one.scheduler.state.prefill_budget
     budget.learn([1], [1], 100)
