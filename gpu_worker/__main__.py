@@ -63,7 +63,7 @@ async def serve(node: Node, settings: WorkerSettings) -> None:
         dtype=dtype,
         fingerprint=runner.fingerprint,
         arithmetic=arithmetic,
-        blocks=runner.limits.num_blocks,
+        blocks=0 if runner.limits.bidirectional else runner.limits.num_blocks,  # an encoder keeps nothing
         block_size=runner.limits.block_size,
         slots=runner.limits.max_slots,
         longest=runner.limits.max_model_len,

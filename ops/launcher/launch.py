@@ -16,7 +16,7 @@ from ops.launcher.found import describe
 from ops.launcher.kept_keys import kept
 from ops.launcher.out_of_memory import OutOfMemory
 from ops.launcher.progress import Progress
-from ops.launcher.ready import first_token, wait_ready
+from ops.launcher.ready import first_answer, wait_ready
 from ops.launcher.record import Deployment, claimed_directory, forget, write
 from ops.launcher.redis_server import NoRedisError, RedisServer
 from ops.launcher.served import check_models
@@ -31,6 +31,7 @@ from ops.launcher.specs import (
     service_specs,
 )
 from ops.launcher.supervisor import GOODBYE_SECONDS, Report, Supervisor
+from ops.launcher.welcome import first_request
 from ops.runtime.address import without_password
 from ops.runtime.api_keys import Key, digest_of, new_secret
 from ops.runtime.child import Child, Spec
@@ -123,10 +124,12 @@ class Launcher:
                 )
             for line in await self._found():
                 self._say(f"loaded  {line}")
-            for name in options.model_names:
-                seconds = await first_token(options.url, name, key)
-                of_model = f" of {name}" if len(options.models) > 1 else ""
-                self._say(f"token   the first one{of_model} took {seconds * 1000:.0f} ms")
+            for model in options.models:
+                endpoint, body = first_request(model.path)
+                seconds = await first_answer(options.url, model.name, key, endpoint, body)
+                of_model = f" of {model.name}" if len(options.models) > 1 else ""
+                what = "token " if endpoint == "completions" else "answer"
+                self._say(f"{what}  the first one{of_model} took {seconds * 1000:.0f} ms")
             if key != self._key:
                 await store.revoke([digest_of(key)])
             self._say(f"ready   in {time.perf_counter() - start:.1f} s: {options.url}")

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import httpx
@@ -46,21 +46,21 @@ async def _ask_until_ready(
             await asyncio.sleep(_RETRY_SECONDS)
 
 
-async def first_token(url: str, model: str, key: str) -> float:
-    """Ask for one token, and return the seconds that it took. Raises `LaunchError` if the answer is an error.
+async def first_answer(url: str, model: str, key: str, endpoint: str, body: Mapping[str, Any]) -> float:
+    """Ask for an answer, and return the seconds that it took. Raises `LaunchError` if it is an error.
 
-    `key`: an API key; empty where none is needed.
+    `key`: an API key; empty where none is needed. `endpoint`, `body`: what the model can be asked, see
+    `first_request`.
     """
     headers = authorization(key)
     async with _client() as client:
         while True:
             start = time.perf_counter()
-            body = {"model": model, "prompt": "Once", "max_tokens": 1}
-            answer = await client.post(f"{url}/v1/completions", json=body, headers=headers)
+            answer = await client.post(f"{url}/v1/{endpoint}", json={"model": model, **body}, headers=headers)
             if answer.status_code == httpx.codes.OK:
                 return time.perf_counter() - start
             if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE:
-                raise LaunchError(f"a first token was asked for and refused: {answer.text}")
+                raise LaunchError(f"a first answer was asked for and refused: {answer.text}")
             await asyncio.sleep(_RETRY_SECONDS)
 
 

@@ -72,6 +72,18 @@ With curl:
 {curl}{package}"""
 
 
+FIRST_REQUEST: tuple[str, dict[str, object]] = ("completions", {"prompt": "Once", "max_tokens": 1})
+"""What a model that generates is asked for its first answer: an endpoint, and a body without its name."""
+
+
+def first_request(model: Path) -> tuple[str, dict[str, object]]:
+    """As `FIRST_REQUEST`, of any model."""
+    endpoint, _, _, body = _example(model)
+    if endpoint in ("classify", "embeddings"):
+        return endpoint, body
+    return FIRST_REQUEST
+
+
 def _example(model: Path) -> tuple[str, str, str, dict[str, object]]:
     """What a model can be asked: an endpoint, how the openai package asks it (empty: it does not), the
     question, and the body without the model's name."""

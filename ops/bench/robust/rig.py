@@ -19,10 +19,11 @@ import redis.asyncio
 from ops.bench.robust.leaks import unaccepted
 from ops.bench.robust.proxy import Proxy
 from ops.launcher.acl import OPERATOR, ROLES, Credentials, digest
-from ops.launcher.ready import first_token, wait_ready
+from ops.launcher.ready import first_answer, wait_ready
 from ops.launcher.redis_server import RedisServer, free_port
 from ops.launcher.specs import BEHIND, FRONT, REDIS, Options, service_specs
 from ops.launcher.supervisor import Supervisor
+from ops.launcher.welcome import FIRST_REQUEST
 from ops.runtime.child import Child, Spec
 from ops.runtime.identity import Identity
 from ops.runtime.leases import Leases
@@ -89,7 +90,7 @@ class Rig:
             async with asyncio.timeout(START_SECONDS):
                 await wait_ready(self.url, [self.model])
                 await self.whole()
-                await first_token(self.url, self.model, "")
+                await first_answer(self.url, self.model, "", *FIRST_REQUEST)
             self._supervisor.settle()
             yield
 

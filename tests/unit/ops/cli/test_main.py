@@ -17,7 +17,7 @@ from ops.launcher.acl import CHAIN
 from ops.launcher.kept_keys import keep
 from ops.launcher.served import Served
 from ops.launcher.specs import Options, check_open, own_key, service_specs
-from ops.launcher.welcome import welcome
+from ops.launcher.welcome import first_request, welcome
 from ops.runtime.errors import UsageError
 from ops.runtime.settings import SHIPPED_DRAFT, stream_prefix
 
@@ -127,6 +127,8 @@ def test_the_welcome_fits_the_model(tmp_path: Path) -> None:
     classifies = welcome(Options(models=(Served(classifier),)))
     assert "http://127.0.0.1:8000/v1/classify" in classifies
     assert "openai" not in classifies
+    asked = [first_request(tmp_path / name)[0] for name in ("plain", "chatty", "encoder", "classifier")]
+    assert asked == ["completions", "completions", "embeddings", "classify"]
 
 
 def test_the_welcome_says_where_a_key_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
