@@ -48,7 +48,8 @@ class Server:
         except _REFUSED as error:
             self._explain(error)
         if not offered:
-            raise ChatError(f"{self.url} offers no model (yet)")
+            what = "a model that generates text" if listed else "a model yet"
+            raise ChatError(f"{self.url} does not offer {what}")
         return offered
 
     def answer(self, body: dict[str, Any]) -> Generator[Delta, None, None]:

@@ -122,7 +122,9 @@ def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:
 def test_no_model(gateway: ScriptedGateway, capsys: pytest.CaptureFixture[str]) -> None:
     gateway.models = []
     assert chat(gateway.url, None) == 1
-    assert "offers no model" in capsys.readouterr().err
+    assert (
+        capsys.readouterr().err == f"quire chat: {gateway.url} does not offer a model that generates text\n"
+    )
 
 
 class Terminal:
