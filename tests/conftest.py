@@ -54,7 +54,7 @@ class Scheduling(LoadFileScheduling):
     """Whose turn it is where several processes test at the same time (`pytest -n 3`).
 
     Tests of one file share what the file sets up, so they stay together. So do tests of whole deployments,
-    and they come first: two deployments at once would take each other's cores, while one mostly waits, beside two
+    and they come first: two deployments at once would take each other's cores, while one mostly waits, beside
     processes that compute.
     """
 
