@@ -98,7 +98,7 @@ def usual_length(directory: Path, most: int) -> int:
         values = Values(path, model_files.read_config(path))
     except FileError as error:
         raise ModelError(str(error)) from error
-    return min(most, values.positive("max_seq_length", most))
+    return min(most, values.positive("max_seq_length", LONGEST))
 
 
 def _loaded(kind: Any, config: Any, checkpoint: Checkpoint, dtype: torch.dtype) -> Any:

@@ -76,6 +76,8 @@ class Speculation:
             return []
         if sequence.draft_state is None:
             predicted = None if sequence.dropped_tokens else sequence.group.request.predicted
+            if predicted is not None:  # an index takes memory, and an answer is no longer than that
+                predicted = predicted[: sequence.group.limit]
             sequence.draft_state = DraftState(self._drafter.longest, predicted)
         state = sequence.draft_state
         if len(sequence.tokens) < state.resumes:

@@ -56,7 +56,7 @@ def defer(state: SchedulerState, sequence: Sequence, blocks: Series[PartialBlock
     """Whether another sequence is to make a longer one of the possible `blocks` than any that is cached: then
     this one waits for it."""
     missing = takewhile(lambda each: not state.batch.pool.knows(each.name), blocks)
-    return bool(blocks) and state.unfinished.defer_partial(sequence, (each.name for each in missing))
+    return state.unfinished.defer_partial(sequence, (each.name for each in missing))
 
 
 def note_messages(state: SchedulerState, sequence: Sequence) -> None:

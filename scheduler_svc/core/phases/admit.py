@@ -30,16 +30,16 @@ def admit(state: SchedulerState, step: StepBuilder, older_than: tuple[float, ...
         if state.unfinished.defer(candidate, len(hits), most):
             waiting.pop()
             continue
-        parts = partial_blocks.possible(limits, candidate, len(hits)) if limits.recurrent else ()
-        if parts and partial_blocks.defer(state, candidate, parts):
-            waiting.pop()
-            continue
         seen = hits[limits.outside_window(len(hits) * limits.block_size) :]
         needed = limits.blocks_at_once(len(candidate.tokens)) - len(seen) + batch.pool.idle_among(seen)
         spare = batch.pool.free_blocks - batch.reserved() - needed
         if spare < 0:
             state.short_of_blocks = True
             return
+        parts = partial_blocks.possible(limits, candidate, len(hits)) if limits.recurrent else ()
+        if parts and partial_blocks.defer(state, candidate, parts):
+            waiting.pop()
+            continue
         # A partial block takes one more of the free ones until it has been copied.
         partial = next((each for each in parts if batch.pool.knows(each.name)), None) if spare else None
         if step.sampling_bytes > MOST_SAMPLING_BYTES:
