@@ -44,8 +44,12 @@ class WorkerSettings(ModelSettings):
     """Type of keys and values in KV memory. auto: the type of activations. int8: with a scale for each
     position of each head. fp8, on GPUs only: with one fixed scale for each head."""
 
+    speculation: Literal["off", "ngram", "draft", "mtp"] = "ngram"
+    """The scheduler's source of drafts. With mtp the model's layer for multi-token prediction is loaded."""
+
     draft_model: Path | None = None
-    """Directory or id of a draft model: a small model of the same vocabulary that proposes next tokens."""
+    """Directory or id of a draft model: a small model of the same vocabulary that proposes next tokens. With
+    mtp: of a checkpoint with the layer, if the model's own has none."""
 
     block_size: int | None = Field(None, ge=1, le=LONGEST_BLOCK)
     """Tokens per block of KV memory. Default: 16; more for a model with recurrent layers, whose states are in

@@ -208,8 +208,9 @@ class Engine:
             self.links[scheduler] = link
             self._deliver(outcome, {})
         log.info("a worker joined: %d blocks of %d tokens", limits.num_blocks, limits.block_size)
-        if self._settings.speculation == "draft" and not limits.can_draft:
-            log.warning("the worker has no draft model (QUIRE_DRAFT_MODEL): it makes no drafts")
+        if (source := self._settings.speculation) in ("draft", "mtp") and not limits.can_draft:
+            needed = "QUIRE_DRAFT_MODEL" if source == "draft" else "QUIRE_SPECULATION=mtp of its own"
+            log.warning("QUIRE_SPECULATION=%s: the worker makes no drafts without %s", source, needed)
         self._announce(len(self.links), self.fleet.max_length)
         try:
             await link.run(lambda message: self._on_result(scheduler, message))

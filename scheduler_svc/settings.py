@@ -17,7 +17,8 @@ class SchedulerSettings(ModelSettings):
     """Which requests come first when not all can run."""
 
     speculation: str = Field("ngram", pattern=f"^(off|{'|'.join(DRAFTERS)})$")
-    """Source of drafts. off: none; ngram: the text itself; draft: the workers' draft models."""
+    """Source of drafts. off: none; ngram: the text itself; draft: the workers' draft models; mtp: the
+    model's layer for multi-token prediction."""
 
     plan_depth: int | None = Field(None, ge=1, le=4)
     """Plans in flight at once. 1: lock step; 2 or more hide planning and the queue behind the forward pass.

@@ -164,7 +164,7 @@ class ModelConfig(Shape):
     recurrence: RecurrentConfig | None = None
     """None: all layers have attention."""
     nextn_predict_layers: int = 0
-    """Number of multi-token prediction layers after the last decoder layer. They are not loaded."""
+    """Number of layers for multi-token prediction that are numbered after the last layer (`predictor.py`)."""
 
     def up_to(self, positions: int) -> "ModelConfig":
         """The configuration for sequences of at most `positions` positions. It has no indexers if they would

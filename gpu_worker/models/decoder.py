@@ -22,6 +22,7 @@ from gpu_worker.models.classification import token_scores
 from gpu_worker.models.config import ModelConfig
 from gpu_worker.models.layers import make_layer
 from gpu_worker.models.norms import read_norm
+from gpu_worker.models.predictor import Predictor
 from gpu_worker.models.rope import rotary_tables
 from gpu_worker.models.split import Vocabulary, rank_config
 from gpu_worker.models.weights import Weights
@@ -37,10 +38,12 @@ class Decoder:
         """`positions`: longest sequence, in positions. Raises `ModelError`."""
         self.config = config = rank_config(config, weights.ranks.count)
         self.dtype = weights.dtype
+        self.predictor: Predictor | None = None
+        """The layer for multi-token prediction; None if it has not been loaded."""
         names = config.family.names
         base = weights.under(names.base) if weights.has_any(names.base) else weights
         if config.has_lm_head:
-            rows, self._head = _embedding_and_head(config, base, weights, kernels)
+            rows, self.head = _embedding_and_head(config, base, weights, kernels)
         else:
             rows, self._score = _embedding_and_score(config, base, weights)
         self.embed = _embedding(config, base, kernels, rows)
@@ -92,7 +95,7 @@ class Decoder:
         return self._norm(hidden)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return self._head(self._norm(hidden))
+        return self.head(self._norm(hidden))
 
     def scores(self, hidden: Tensor) -> Tensor:
         if self.config.score_tokens:

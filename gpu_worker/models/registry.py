@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -21,6 +22,7 @@ from gpu_worker.models.families import family_named, family_of
 from gpu_worker.models.formats import read_format
 from gpu_worker.models.formats.format import KEY, Format
 from gpu_worker.models.kv_scales import ENDS, UNUSED
+from gpu_worker.models.predictor import NO_PREDICTOR, Predictor
 from gpu_worker.models.ranks import ALONE, Ranks
 from gpu_worker.models.rope import check_positions
 from gpu_worker.models.split import rank_config
@@ -72,24 +74,30 @@ def load_model(
     dtype: torch.dtype | None = None,
     max_positions: int = 0,
     ranks: Ranks = ALONE,
+    predictor: Path | None = None,
 ) -> CausalLM:
     """Load the model of a Hugging Face directory.
 
     `dtype`: None = the checkpoint's. `max_positions`: longest sequence; 0 = the model's own limit. With
-    several `ranks` each loads its part, and sizes in its configuration are those of the part. Loading needs
-    memory for the weights and one more matrix. Raises `CapacityError` if there is less memory, and
-    `ModelError` if the model cannot be loaded; both have messages of one line.
+    several `ranks` each loads its part, and sizes in its configuration are those of the part. `predictor`:
+    directory of the checkpoint with the layer for multi-token prediction that the decoder has, too; None: it
+    has none. Loading needs memory for the weights and one more matrix. Raises `CapacityError` if there is
+    less memory, and `ModelError` if the model cannot be loaded; both have messages of one line.
     """
     started = time.monotonic()
     values = read_values(directory)
     architecture = architecture_of(values)
     model: CausalLM
     native = family_of(architecture, values.values) is not None
+    if predictor is not None and not native:
+        raise ModelError(f"{directory}: {NO_PREDICTOR}: {architecture} is not one of our own decoders")
     form = read_format(values)
     if encoder := encoder_family(values.values):
         model, checkpoint, parameters = load_encoder(values, encoder, form, device, dtype)
     elif native:
-        model, checkpoint = _load_native(directory, form, device, kernels, dtype, max_positions, ranks)
+        model, checkpoint = _load_native(
+            directory, form, device, kernels, dtype, max_positions, ranks, predictor
+        )
         parameters = checkpoint.parameters
     else:
         unlike = ""
@@ -140,6 +148,7 @@ def _load_native(
     dtype: torch.dtype | None,
     max_positions: int,
     ranks: Ranks,
+    predictor: Path | None,
 ) -> tuple[Decoder, Checkpoint]:
     """The decoder, and its checkpoint, which is closed."""
     config = read_config(directory)
@@ -156,6 +165,12 @@ def _load_native(
         weights = Weights(checkpoint, dtype or config.dtype, device, ranks=ranks, keeps=keeps)
         try:
             model = Decoder(config, weights, kernels, positions)
+            if predictor == directory:
+                model.predictor = Predictor(model, weights, kernels, positions)
+            elif predictor is not None:
+                other = read_format(read_values(predictor))
+                with open_checkpoint(predictor, other, stacked, aliases) as its:
+                    model.predictor = Predictor(model, replace(weights, checkpoint=its), kernels, positions)
         except (RuntimeError, OSError) as error:  # OutOfMemoryError; of a CPU's allocator; of mapping memory
             if "memory" not in str(error):
                 raise

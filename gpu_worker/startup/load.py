@@ -8,6 +8,8 @@ import torch
 from gpu_worker.errors import ModelError, WorkerError
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.machine.huge_pages import populate
+from gpu_worker.models.decoder import Decoder
+from gpu_worker.models.predictor import Predictor
 from gpu_worker.models.projection import load_projection
 from gpu_worker.models.ranks import ALONE, Ranks
 from gpu_worker.models.registry import CausalLM, check_split, load_model
@@ -20,7 +22,7 @@ from gpu_worker.startup.fingerprint import fingerprint_of
 from gpu_worker.startup.record_steps import record_steps
 from gpu_worker.startup.sizing import Parts, add_host_memory, enough_memory, limits_of
 from gpu_worker.startup.warmup import full_step, rehearse
-from gpu_worker.step.drafter import load_draft
+from gpu_worker.step.draft_model import load_draft
 from gpu_worker.step.runner import Runner
 from ops.runtime.grammars import end_tokens_in
 from ops.runtime.hub import fetched
@@ -80,9 +82,9 @@ def load_rank(
         plain = kernels_of(settings, device, ranks)
         kernels = around(plain)
     tell("loading weights")
-    model = load_model(
-        settings.model, device, kernels, dtype_of(settings, device), settings.max_model_len, ranks
-    )
+    predictor = settings.draft_model or settings.model if settings.speculation == "mtp" else None
+    dtype, longest = dtype_of(settings, device), settings.max_model_len
+    model = load_model(settings.model, device, kernels, dtype, longest, ranks, predictor)
     if model.config.bidirectional and settings.quantization not in PLAIN:
         what = f"QUIRE_QUANTIZATION={settings.quantization}: the weights of an encoder are not quantized"
         raise ModelError(what)
@@ -142,8 +144,10 @@ def _with_directories(settings: WorkerSettings) -> WorkerSettings:
 
 def _draft(
     settings: WorkerSettings, model: CausalLM, kernels: Kernels, device: torch.device, ranks: Ranks
-) -> CausalLM | None:
-    """The draft model; None if the settings name none."""
+) -> CausalLM | Predictor | None:
+    """The draft model, or the model's own layer that drafts; None if the settings name neither."""
+    if isinstance(model, Decoder) and model.predictor is not None:
+        return model.predictor
     if settings.draft_model is None:
         return None
     longest = settings.max_model_len or model.config.max_position
@@ -153,7 +157,11 @@ def _draft(
 def _head_scales(settings: WorkerSettings, parts: Parts) -> list[torch.Tensor]:
     """`head_scales` of the model's layers, then of the draft model's."""
     models = [(parts.model, settings.model)]
-    if parts.draft is not None and settings.draft_model is not None:
+    if (
+        settings.draft_model is not None
+        and parts.draft is not None
+        and not isinstance(parts.draft, Predictor)
+    ):
         models.append((parts.draft, settings.draft_model))
     longest = settings.max_model_len or parts.model.config.max_position
     return [

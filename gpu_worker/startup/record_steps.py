@@ -17,7 +17,7 @@ def record_steps(runner: Runner, kernels: Kernels) -> None:
     """
     if not isinstance(runner.forward, Forward):
         return
-    forwards = [runner.forward, *([runner.drafter.forward] if runner.drafter is not None else ())]
+    forwards = [runner.forward, *(runner.drafter.forwards if runner.drafter is not None else ())]
     for forward in forwards:
         if isinstance(kernels, CpuKernels) and isinstance(forward.model, Decoder):
             forward.recorded = _on_tapes(runner, kernels, forward, forward.model)

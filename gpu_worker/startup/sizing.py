@@ -24,13 +24,16 @@ from gpu_worker.memory.cache import (
 )
 from gpu_worker.memory.host import HostPages
 from gpu_worker.models.encoder_load import usual_length
+from gpu_worker.models.predictor import Predictor
 from gpu_worker.models.projection import Projection
 from gpu_worker.models.ranks import Ranks
 from gpu_worker.models.registry import CausalLM
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.warmup import full_step, host_offer
 from gpu_worker.step.batch import BatchLimits
+from gpu_worker.step.draft_model import DraftModel
 from gpu_worker.step.drafter import Drafter
+from gpu_worker.step.predicted import PredictedTokens
 from gpu_worker.step.runner import Runner
 from ops.runtime.gpus import present
 
@@ -52,12 +55,12 @@ class Parts:
 
     model: CausalLM
     """The model that is served."""
-    draft: CausalLM | None
-    """The draft model; None if there is none."""
+    draft: CausalLM | Predictor | None
+    """The draft model, or the model's own layer that drafts; None if there is neither."""
     kernels: Kernels
     """The back end."""
     kv: KvFormat
-    """Format of the KV pages of both models."""
+    """Format of the KV pages of both."""
     device: torch.device
     """The device of weights and pages."""
     ranks: Ranks
@@ -71,7 +74,7 @@ class Parts:
         return self.projection.outputs if self.projection else self.model.config.hidden_size
 
     def block_bytes(self, size: int) -> int:
-        """Bytes of one block of `size` tokens, in both models and on all ranks together."""
+        """Bytes of one block of `size` tokens, in both and on all ranks together."""
         models = (self.model, self.draft) if self.draft else (self.model,)
         return self.ranks.count * sum(bytes_per_block(each.config, size, self.kv) for each in models)
 
@@ -82,11 +85,15 @@ class Parts:
 
     def runner(self, limits: BatchLimits) -> Runner:
         """A runner with pages of `limits.num_blocks` blocks."""
-        drafter = Drafter(self.draft, self._pages(self.draft, limits), self.kernels) if self.draft else None
+        drafter: Drafter | None = None
+        if isinstance(self.draft, Predictor):
+            drafter = PredictedTokens(self.draft, self._pages(self.draft, limits), self.kernels)
+        elif self.draft is not None:
+            drafter = DraftModel(self.draft, self._pages(self.draft, limits), self.kernels)
         pages = self._pages(self.model, limits)
         return Runner(self.model, pages, self.kernels, limits, drafter, self.projection)
 
-    def _pages(self, model: CausalLM, limits: BatchLimits) -> list[Cache]:
+    def _pages(self, model: CausalLM | Predictor, limits: BatchLimits) -> list[Cache]:
         return make_caches(model.config, limits.num_blocks, limits.block_size, self.kv, self.device)
 
 

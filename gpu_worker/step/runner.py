@@ -159,6 +159,8 @@ class Runner:
             self.batch.advance(samples.row_slots, kept)
             forced = self._forced(samples, errors)
             sampled = sampled.on_host()
+        if self.drafter is not None and len(rows.index):
+            self.drafter.verified(self.batch, rows, samples, kept)
         if embedded is not None:
             embedded = embedded.on_host()
         if prompts is not None:
@@ -220,6 +222,8 @@ class Runner:
         to_consume = batch.grammars.to_consume(samples, batch.tables.tokens)
         for_rules = batch.rules.read(samples, batch.tables.tokens)
         hidden, device_slots = self.forward(batch, rows)
+        if self.drafter is not None:
+            self.drafter.follow(batch, rows, hidden)
         embedded, prompts = batch.pooling.add(rows, batch.known, hidden, self.model), None
         if plan.prompt_rows is not None:
             prompts = prompt_logprobs(plan.prompt_rows, rows, batch, hidden, self.model)

@@ -12,7 +12,7 @@ from gpu_worker.step.runner import Runner
 from ops.bench.load.workload import Question
 from ops.bench.perplexity import runner_of
 from ops.bench.rig.in_process import InProcess
-from ops.runtime.settings import SHIPPED_DRAFT, SHIPPED_MODEL
+from ops.runtime.settings import SHIPPED_DRAFT, SHIPPED_MODEL, SHIPPED_PREDICTOR
 
 TOKENS = 128
 """Of an answer."""
@@ -28,7 +28,7 @@ def drafts(kind: str, users: int, repeating: bool) -> Callable[[Runner, int], Ma
     def run(_: Runner, seed: int) -> Mapping[str, float]:
         hero = [HEROES[(seed + user) % len(HEROES)] for user in range(users)]
         texts = [REPEATING if repeating else STORY.format(each) for each in hero]
-        engine = InProcess(_shipped(kind == "draft"), shares=False, speculation=kind)
+        engine = InProcess(_shipped(kind), shares=False, speculation=kind)
         asked = [engine.ask(Question(_tokens(text), TOKENS)).answer for text in texts]
         engine.run()
         count = sum(answer.output_tokens for answer in asked)
@@ -48,11 +48,11 @@ def predicted(tried: bool) -> Callable[[Runner, int], Mapping[str, float]]:
 
     def run(_: Runner, seed: int) -> Mapping[str, float]:
         question = Question(_tokens(STORY.format(HEROES[seed % len(HEROES)])), TOKENS)
-        told = InProcess(_shipped(False), shares=False)
+        told = InProcess(_shipped("off"), shares=False)
         first = told.ask(question)
         told.run()
         given = [token + (place % 20 == 19) for place, token in enumerate(first.tokens[0])] if tried else []
-        engine = InProcess(_shipped(False), shares=False, speculation="ngram" if tried else "off")
+        engine = InProcess(_shipped("off"), shares=False, speculation="ngram" if tried else "off")
         again = engine.ask(question, predicted=given)
         engine.run()
         assert again.tokens == first.tokens
@@ -66,10 +66,16 @@ def predicted(tried: bool) -> Callable[[Runner, int], Mapping[str, float]]:
     return run
 
 
+_SETTINGS: Mapping[str, dict[str, object]] = {
+    "draft": {"draft_model": SHIPPED_DRAFT},
+    "mtp": {"draft_model": SHIPPED_PREDICTOR, "speculation": "mtp"},
+}
+
+
 @cache
-def _shipped(with_draft: bool) -> Runner:
-    """A runner of the shipped model: with its draft model, which takes part in every step, or without."""
-    return runner_of({"draft_model": SHIPPED_DRAFT} if with_draft else {})
+def _shipped(kind: str) -> Runner:
+    """A runner of the shipped model, with what drafts on the worker, which takes part in every step."""
+    return runner_of(_SETTINGS.get(kind, {}))
 
 
 @cache

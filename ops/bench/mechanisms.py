@@ -306,6 +306,12 @@ MECHANISMS = (
         drafts("off", 1, repeating=False),
     ),
     Mechanism(
+        "drafts of a layer",
+        "one greedy story of 128 tokens, shipped model: with its layer for multi-token prediction, or alone",
+        drafts("mtp", 1, repeating=False),
+        drafts("off", 1, repeating=False),
+    ),
+    Mechanism(
         "drafts of a prediction",
         "one greedy story of 128 tokens, of which 19 of 20 were predicted, shipped model: as drafts, or none",
         predicted(True),

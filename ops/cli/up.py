@@ -74,7 +74,9 @@ def add_to(subcommands: Any) -> None:
     )
     up.add_argument("--policy", choices=POLICIES, help="which requests run first (default: fcfs)")
     up.add_argument(
-        "--speculation", choices=("off", "ngram", "draft"), help="where drafts come from (default: ngram)"
+        "--speculation",
+        choices=("off", "ngram", "draft", "mtp"),
+        help="where drafts come from (default: ngram)",
     )
     up.add_argument("--detach", action="store_true", help="return when it answers and leave it running")
     up.set_defaults(run=run)

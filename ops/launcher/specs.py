@@ -15,7 +15,7 @@ from ops.runtime.api_keys import KeyFileError, read_keys
 from ops.runtime.child import Spec
 from ops.runtime.errors import StartError, UsageError
 from ops.runtime.gpus import shares
-from ops.runtime.settings import SHIPPED_DRAFT, SHIPPED_MODEL, named_redis
+from ops.runtime.settings import SHIPPED_DRAFT, SHIPPED_MODEL, SHIPPED_PREDICTOR, named_redis
 
 REDIS, BEHIND, FRONT = range(3)
 """Stages: the queue first, the gateway last; in the end the other way round."""
@@ -160,6 +160,7 @@ def memory_shares(specs: Sequence[Spec]) -> str:
 def _settings_of(model: Served, options: Options) -> dict[str, str]:
     """What the processes of a model are started with."""
     own = {"QUIRE_MODEL": str(model.path), "QUIRE_MODEL_NAME": model.name}
-    if options.speculation == "draft" and model.path == SHIPPED_MODEL:
-        own["QUIRE_DRAFT_MODEL"] = os.environ.get("QUIRE_DRAFT_MODEL") or str(SHIPPED_DRAFT)
+    shipped = {"draft": SHIPPED_DRAFT, "mtp": SHIPPED_PREDICTOR}.get(options.speculation or "")
+    if shipped is not None and model.path == SHIPPED_MODEL:
+        own["QUIRE_DRAFT_MODEL"] = os.environ.get("QUIRE_DRAFT_MODEL") or str(shipped)
     return own

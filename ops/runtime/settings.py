@@ -19,6 +19,7 @@ from ops.runtime.hub import model_name
 
 SHIPPED_MODEL = Path(__file__).parents[1] / "tiny_model" / "model"
 SHIPPED_DRAFT = Path(__file__).parents[1] / "tiny_model" / "draft"
+SHIPPED_PREDICTOR = Path(__file__).parents[1] / "tiny_model" / "mtp"
 
 
 LEAST_SECRET = 32

@@ -28,6 +28,9 @@ class Drafter(Protocol):
     room: ClassVar[int]
     """Positions that the decodes of a step may have together, drafts included; measured."""
 
+    on_worker: ClassVar[bool]
+    """The worker guesses the tokens."""
+
     def guess(self, sequence: Sequence, count: int) -> list[int]:
         """Up to `count` tokens that may follow the confirmed ones; -1: the worker guesses the token."""
 
@@ -37,6 +40,7 @@ class NGrams:
 
     longest: ClassVar[int] = 8
     room: ClassVar[int] = 16
+    on_worker: ClassVar[bool] = False
 
     def guess(self, sequence: Sequence, count: int) -> list[int]:
         assert sequence.draft_state is not None
@@ -48,12 +52,19 @@ class DraftModel:
 
     longest: ClassVar[int] = 4
     room: ClassVar[int] = 8
+    on_worker: ClassVar[bool] = True
 
     def guess(self, sequence: Sequence, count: int) -> list[int]:
         return [-1] * count
 
 
-DRAFTERS: dict[str, type[Drafter]] = {"ngram": NGrams, "draft": DraftModel}
+class MultiToken(DraftModel):
+    """The model's own layer for multi-token prediction. It costs less than a model does."""
+
+    room: ClassVar[int] = 16
+
+
+DRAFTERS: dict[str, type[Drafter]] = {"ngram": NGrams, "draft": DraftModel, "mtp": MultiToken}
 """By the value of the setting `speculation`."""
 
 
@@ -93,6 +104,6 @@ class Speculation:
 
 def speculation_of(name: str, limits: WorkerLimits) -> Speculation | None:
     """The speculation that a setting asks for; None for `off`, and if the worker cannot make its drafts."""
-    if name == "off" or (name == "draft" and not limits.can_draft):
+    if name == "off" or (DRAFTERS[name].on_worker and not limits.can_draft):
         return None
     return Speculation(DRAFTERS[name]())

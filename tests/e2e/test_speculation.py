@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from ops.launcher.redis_server import RedisServer
-from ops.runtime.settings import SHIPPED_DRAFT
+from ops.runtime.settings import SHIPPED_DRAFT, SHIPPED_PREDICTOR
 from tests.support.asking import attempts
 from tests.support.deployment import Deployment, running
 
@@ -53,11 +53,12 @@ async def chat(deployment: Deployment, prediction: str) -> tuple[str, dict[str, 
     return answer["choices"][0]["message"]["content"], usage | usage.get("completion_tokens_details", {})
 
 
-@pytest.fixture(params=["ngram", "draft"])
+@pytest.fixture(params=["ngram", "draft", "mtp"])
 def speculating(
     redis_server: RedisServer, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Iterator[Deployment]:
-    settings = {"QUIRE_SPECULATION": request.param, "QUIRE_DRAFT_MODEL": str(SHIPPED_DRAFT)}
+    draft = SHIPPED_PREDICTOR if request.param == "mtp" else SHIPPED_DRAFT
+    settings = {"QUIRE_SPECULATION": request.param, "QUIRE_DRAFT_MODEL": str(draft)}
     yield from running(redis_server, tmp_path, **settings)
 
 

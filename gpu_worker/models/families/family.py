@@ -184,6 +184,21 @@ class Mamba:
 
 
 @dataclass(frozen=True, slots=True)
+class Predictor:
+    """Layers for multi-token prediction: names of the tensors of the first one, and what is beside them."""
+
+    prefix: str = ""
+    """Of all its tensors. Empty: it is numbered as if it were the layer after the last one."""
+    layer: str = ""
+    """Prefix of the tensors of its decoder layer, after `prefix`."""
+    embedding_norm: str = "enorm"
+    hidden_norm: str = "hnorm"
+    joint: str = "eh_proj"
+    """Projection of a token's embedding and the hidden state before it, in this order, to its inputs."""
+    final_norm: str = "shared_head.norm"
+
+
+@dataclass(frozen=True, slots=True)
 class ShortConvolution:
     """Gated convolutions of a few tokens: names of the checkpoint's tensors."""
 
@@ -266,6 +281,7 @@ class Family:
     part of the tensor. `key.n`: number n of a list."""
     recurrent_names: Names | None = None
     """Names of layers that are recurrent. None: they are those of the other layers."""
+    predictor: Predictor = field(default_factory=Predictor)
     aliases: Mapping[str, str] = field(default_factory=dict)
     """Parts of names of tensors in some checkpoints, and what they are in the names above."""
     left_out: tuple[str, ...] = ()

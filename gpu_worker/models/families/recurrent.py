@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gpu_worker.models.families.family import DeltaNet, Experts, Family, Names, ShortConvolution
+from gpu_worker.models.families.family import DeltaNet, Experts, Family, Names, Predictor, ShortConvolution
 from gpu_worker.models.families.llama import HEAD_NORMS
 
 _SHARED_EXPERT = Experts(
@@ -24,6 +24,14 @@ _QWEN = Family(
     mlp_bias=False,
     gated_attention=True,
     recurrent=DeltaNet(),
+    predictor=Predictor(
+        prefix="mtp.",
+        layer="layers.0.",
+        embedding_norm="pre_fc_norm_embedding",
+        hidden_norm="pre_fc_norm_hidden",
+        joint="fc",
+        final_norm="norm",
+    ),
     left_out=("mtp.",),
 )
 _LFM = Family(

@@ -1,4 +1,4 @@
-"""What is trained: the shapes of model and draft, and how long, how fast and from which seeds."""
+"""What is trained: the shapes of model, draft and predictor, and how long, how fast and from which seeds."""
 
 from dataclasses import dataclass
 
@@ -53,6 +53,22 @@ DRAFT = Recipe(
     rate=0.0015,
     small_from=700,
 )
+PREDICTOR = Recipe(
+    "mtp",
+    hidden=256,
+    layers=1,
+    heads=4,
+    kv_heads=2,
+    intermediate=768,
+    steps=600,
+    seed=20261127,
+    batch=4,
+    long_share=0.0,
+    small_rows=1,
+    small_from=0,
+    rate=0.002,
+)
+"""Its shape is that of the model's layers."""
 
 
 @dataclass(frozen=True)

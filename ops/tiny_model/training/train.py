@@ -1,6 +1,7 @@
-"""The recipe: `python -m ops.tiny_model.training.train` makes tokenizer, model and draft from nothing.
+"""The recipe: `python -m ops.tiny_model.training.train` makes tokenizer, model, draft and predictor from
+nothing.
 
-Parts can be run alone (`--part tokenizer|model|calls|draft`). Checkpoints go to a scratch folder outside
+Parts can be run alone (`--part tokenizer|model|calls|draft|mtp`). Checkpoints go to a scratch folder outside
 the repository, and a run that was stopped goes on from the last of them.
 
 AdamW in bfloat16 autocast on the CPU; the learning rate warms up, stays, and falls linearly to zero
@@ -21,7 +22,8 @@ from transformers import GenerationConfig, LlamaForCausalLM
 from ops.tiny_model.training.data import batches, make_tokenizer, sample
 from ops.tiny_model.training.initialise import burstiness, hold, initialise
 from ops.tiny_model.training.optimize import optimizer_of, rate_at, update
-from ops.tiny_model.training.recipe import CALLS, DRAFT, MAX_LENGTH, MODEL, Recipe, config_of
+from ops.tiny_model.training.predictor import DEPTHS, train_predictor
+from ops.tiny_model.training.recipe import CALLS, DRAFT, MAX_LENGTH, MODEL, PREDICTOR, Recipe, config_of
 from ops.tiny_model.training.tokenizer import VOCAB_SIZE, save_tokenizer
 from ops.tiny_model.training.tune import tune
 
@@ -119,7 +121,9 @@ def learn_calls(tokenizer: Tokenizer) -> None:
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--part", choices=("all", "tokenizer", "model", "calls", "draft"), default="all")
+    parser.add_argument(
+        "--part", choices=("all", "tokenizer", "model", "calls", "draft", "mtp"), default="all"
+    )
     parser.add_argument("--scratch", type=Path, default=Path("/tmp/quire-tiny-model"))
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument(
@@ -140,6 +144,9 @@ def main() -> None:
             train(recipe, tokenizer, args.scratch)
     if args.part in ("all", "calls"):
         learn_calls(tokenizer)
+    if args.part in ("all", "mtp"):
+        print(json.dumps([asdict(PREDICTOR), DEPTHS]), flush=True)
+        train_predictor(PREDICTOR, tokenizer, MODELS / MODEL.name, MODELS / PREDICTOR.name)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from gpu_worker.models.config import read_config
 from gpu_worker.models.registry import check_split, load_model
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.load import load
-from gpu_worker.step.drafter import load_draft
+from gpu_worker.step.draft_model import load_draft
 from gpu_worker.step.runner import Runner
 from ops.kv_memory import kv_shape
 from ops.kv_memory import read_config as plan_config

@@ -19,7 +19,7 @@ from ops.launcher.served import Served
 from ops.launcher.specs import Options, check_open, own_key, service_specs
 from ops.launcher.welcome import first_request, welcome
 from ops.runtime.errors import UsageError
-from ops.runtime.settings import SHIPPED_DRAFT, stream_prefix
+from ops.runtime.settings import SHIPPED_DRAFT, SHIPPED_PREDICTOR, stream_prefix
 
 SECRET = "sk-1-of-at-least-24-characters"
 DRAFTING = ("QUIRE_SPECULATION", "QUIRE_DRAFT_MODEL")
@@ -188,6 +188,8 @@ def test_drafts_of_the_shipped_model_come_from_the_shipped_draft(
     assert given(speculation="draft", models=(Served(tmp_path),)) == {"QUIRE_SPECULATION": "draft"}
     shipped = {"QUIRE_SPECULATION": "draft", "QUIRE_DRAFT_MODEL": str(SHIPPED_DRAFT)}
     assert given(speculation="draft") == shipped
+    layer = {"QUIRE_SPECULATION": "mtp", "QUIRE_DRAFT_MODEL": str(SHIPPED_PREDICTOR)}
+    assert given(speculation="mtp") == layer
     monkeypatch.setenv("QUIRE_DRAFT_MODEL", "mine")
     assert given(speculation="draft") == shipped | {"QUIRE_DRAFT_MODEL": "mine"}
 

@@ -20,7 +20,7 @@ from scheduler_svc.core.sequence import Sequence, SequenceGroup
 class Oracle:
     """Knows every answer, and says each token of it with the probability that its name asks for."""
 
-    longest, room = 8, 16
+    longest, room, on_worker = 8, 16, False
     truth: Any = None
     right = 1.0
 

@@ -12,7 +12,7 @@ from gpu_worker.kernels.triton.graphs.graphs import StepGraphs, recorder
 from gpu_worker.kernels.triton.graphs.layouts import DecodeLayout, Layout, RaggedLayout, layouts_for
 from gpu_worker.memory.cache import make_caches
 from gpu_worker.step.batch import Batch
-from gpu_worker.step.drafter import Drafter
+from gpu_worker.step.draft_model import DraftModel
 from gpu_worker.step.forward import Forward
 from gpu_worker.step.runner import Runner
 
@@ -118,7 +118,7 @@ def test_a_replayed_draft_model_guesses_the_same(make, tiny) -> None:
     """The model as its own draft: all guesses hold, so that there are four tokens a step."""
     target = make.runner(tiny.directory)
     caches = make_caches(target.model.config, 64, 4, target.caches[0].format, torch.device("cpu"))
-    drafter = Drafter(target.model, caches, target.kernels)
+    drafter = DraftModel(target.model, caches, target.kernels)
     runner = Runner(target.model, target.caches, target.kernels, target.limits, drafter)
     computed = [replayed(each.forward, runner.batch) for each in (runner, drafter)]
     driver, prompt = make.Driver(runner), [5, 17, 3, 88, 41]

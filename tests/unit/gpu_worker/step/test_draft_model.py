@@ -10,7 +10,7 @@ import torch
 from gpu_worker.errors import ModelError, PlanError
 from gpu_worker.memory.cache import make_caches
 from gpu_worker.models.registry import load_model
-from gpu_worker.step.drafter import Drafter, load_draft
+from gpu_worker.step.draft_model import DraftModel, load_draft
 from gpu_worker.step.runner import Runner
 
 PROMPT = [5, 17, 3, 88, 41, 41, 9, 60, 2, 73, 28]
@@ -28,7 +28,7 @@ def drafting(make: SimpleNamespace, target: Any, draft: Any, **changes: int) -> 
     caches = make_caches(model.config, limits.num_blocks, limits.block_size, kv, CPU)
     for tensor in (each for cache in caches for each in cache.tensors()):
         tensor.fill_(torch.nan)
-    drafter = Drafter(model, caches, runner.kernels)
+    drafter = DraftModel(model, caches, runner.kernels)
     return Runner(runner.model, runner.caches, runner.kernels, limits, drafter)
 
 
