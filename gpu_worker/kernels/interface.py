@@ -5,7 +5,7 @@ object that is called in every step. A back end gets tensors and small frozen va
 `products.py`, `sampling.py` and `rows.py` define.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import torch
@@ -34,6 +34,11 @@ class Kernels(Protocol):
 
         `keeps_rows`: `Linear.rows` will be called.
         """
+
+    @property
+    def rough(self) -> Callable[[Tensor], Unary] | None:
+        """As `linear` of a weight alone, with results of float32, for drafts: in less time, and less exact.
+        None: there is none that is faster."""
 
     def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
         """Gated activation (Shazeer 2020): activation(gate) * up, of one product with weight [2 * out, in].

@@ -14,17 +14,15 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.attention import Cache, LayerCache, StepAttention
-from gpu_worker.kernels.codes import CodedWeight
 from gpu_worker.kernels.interface import Kernels
-from gpu_worker.kernels.products import Unary
-from gpu_worker.kernels.reference.kept import NARROW
 from gpu_worker.models.classification import token_scores
 from gpu_worker.models.config import ModelConfig
+from gpu_worker.models.head import base_of, embedding_and_head, embedding_and_score
 from gpu_worker.models.layers import make_layer
 from gpu_worker.models.norms import read_norm
 from gpu_worker.models.predictor import Predictor
 from gpu_worker.models.rope import rotary_tables
-from gpu_worker.models.split import Vocabulary, rank_config
+from gpu_worker.models.split import rank_config
 from gpu_worker.models.weights import Weights
 
 Embed = Callable[[Tensor, Tensor], Tensor]
@@ -41,11 +39,11 @@ class Decoder:
         self.predictor: Predictor | None = None
         """The layer for multi-token prediction; None if it has not been loaded."""
         names = config.family.names
-        base = weights.under(names.base) if weights.has_any(names.base) else weights
+        base = base_of(config, weights)
         if config.has_lm_head:
-            rows, self.head = _embedding_and_head(config, base, weights, kernels)
+            rows, self.head = embedding_and_head(config, base, weights, kernels)
         else:
-            rows, self._score = _embedding_and_score(config, base, weights)
+            rows, self._score = embedding_and_score(config, base, weights)
         self.embed = _embedding(config, base, kernels, rows)
         self._norm = read_norm(config, base, kernels, names.final_norm, config.hidden_size)
         layers = replace(base, transposed=config.family.transposed)
@@ -101,46 +99,6 @@ class Decoder:
         if self.config.score_tokens:
             return token_scores(self.logits(hidden), self.config.score_tokens)
         return torch.nn.functional.linear(self._norm(hidden).float(), self._score)
-
-
-def _embedding_and_score(
-    config: ModelConfig, base: Weights, weights: Weights
-) -> tuple[Callable[[Tensor], Tensor], Tensor]:
-    """The embedding's look-up and the weight of the classification head, which every rank has whole."""
-    names, words = config.family.names, Vocabulary(config.vocab_size, weights.ranks)
-    plain = replace(base, keeps=frozenset())
-    table = words.read(plain, f"{names.embedding}.weight", config.hidden_size)
-    score = replace(weights, keeps=frozenset(), dtype=torch.float32)
-    labels = score.read(f"{names.score}.weight", config.num_labels, config.hidden_size)
-    return words.embedding(table.__getitem__), labels
-
-
-def _embedding_and_head(
-    config: ModelConfig, base: Weights, weights: Weights, kernels: Kernels
-) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
-    """The embedding's look-up and the head. They share a matrix if they are tied."""
-    names, words = config.family.names, Vocabulary(config.vocab_size, weights.ranks)
-    # These have no head, and those of int8 and fp8 no embedding of its own.
-    kept = base.keeps - NARROW if config.tie_word_embeddings else base.keeps & {"coded"}
-    table = words.read(replace(base, keeps=kept), f"{names.embedding}.weight", config.hidden_size)
-    if config.tie_word_embeddings:
-        tied = kernels.linear(table, dtype=torch.float32, keeps_rows=True)
-        return words.embedding(tied.rows), _logits(config, words.logits(tied))
-    wide = replace(weights, keeps=weights.keeps - NARROW)
-    rows = words.read(wide, f"{names.head}.weight", config.hidden_size)
-    bias = words.read(weights, f"{names.head}.bias") if config.family.head_bias else None
-    head = words.logits(kernels.linear(rows, bias, dtype=torch.float32))
-    coded = kernels.linear(table, keeps_rows=True).rows if isinstance(table, CodedWeight) else None
-    return words.embedding(coded or table.__getitem__), _logits(config, head)
-
-
-def _logits(config: ModelConfig, head: Unary) -> Callable[[Tensor], Tensor]:
-    softcap, scale = config.logit_softcap, config.logit_scale
-    if softcap:
-        return lambda hidden: head(hidden).div_(softcap).tanh_().mul_(softcap)
-    if scale != 1.0:
-        return lambda hidden: head(hidden).mul_(scale)
-    return head
 
 
 def _embedding(

@@ -38,6 +38,8 @@ _IN_LAYER = {
     "ffn_up_exps": "mlp.experts.{}.up_proj",
     "ffn_down_exps": "mlp.experts.{}.down_proj",
     "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+    **{f"nextn.{one}": one for one in ("eh_proj", "enorm", "hnorm", "embed_tokens")},
+    **{f"nextn.shared_head_{one}": f"shared_head.{one}" for one in ("head", "norm")},
 }
 """`{}`: the number of an expert."""
 _NORMS_AROUND = {

@@ -25,6 +25,8 @@ from gpu_worker.kernels.attention import Cache, LayerCache, StepAttention
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.kv_sizes import PageShape, StateShape
 from gpu_worker.models.config import ModelConfig
+from gpu_worker.models.families.family import Predictor as Names
+from gpu_worker.models.head import base_of, rough_head
 from gpu_worker.models.layers import Layer
 from gpu_worker.models.norms import read_norm
 from gpu_worker.models.rope import rotary_tables
@@ -66,16 +68,20 @@ class Model(Protocol):
 class Predictor:
     """The layer, with embedding and head of the model."""
 
-    def __init__(self, model: Model, weights: Weights, kernels: Kernels, positions: int) -> None:
-        """`weights`: those of the model's checkpoint. `positions`: longest sequence, in positions.
+    def __init__(
+        self, model: Model, of_model: Weights, weights: Weights, kernels: Kernels, positions: int
+    ) -> None:
+        """`of_model`, `weights`: of the model's checkpoint, and of that with the layer. `positions`: longest
+        sequence, in positions.
 
         Raises `ModelError` if there is no such layer.
         """
-        config, names = model.config, model.config.family.predictor
+        config = model.config
         if not config.has_lm_head:
             raise ModelError(f"{NO_PREDICTOR}: a classifier generates nothing")
         self._model, self.dtype = model, model.dtype
-        own = _own_weights(config, weights)
+        self._head = rough_head(config, of_model, kernels) or model.head
+        own, names = _find(config, weights)
         size, layer = config.hidden_size, own.under(names.layer)
         self._embedding_norm, self._hidden_norm, self._norm = (
             read_norm(config, own, kernels, name, size)
@@ -112,20 +118,21 @@ class Predictor:
 
     def logits(self, normed: Tensor) -> Tensor:
         """Logits, float32 [rows, vocab_size], of what the call has returned [rows, hidden_size]."""
-        return self._model.head(normed)
+        return self._head(normed)
 
 
-def _own_weights(config: ModelConfig, weights: Weights) -> Weights:
-    """The tensors of the layer and what is beside it. Raises `ModelError` if there are none."""
-    names, own = config.family.names, config.family.predictor
-    whole = weights
-    if not own.prefix:
-        base = whole.under(names.base) if whole.has_any(names.base) else whole
-        whole = base.under(names.layer.format(config.num_layers))
-    found = whole.under(own.prefix)
-    if not found.has_any(f"{own.joint}."):
-        raise ModelError(f"{NO_PREDICTOR}: the checkpoint has no tensor {found.prefix}{own.joint}.weight")
-    return found
+def _find(config: ModelConfig, weights: Weights) -> tuple[Weights, Names]:
+    """The tensors of the layer and what is beside it, by the family's names or those that GGUF files have.
+
+    Raises `ModelError` if there are none.
+    """
+    layer = config.family.names.layer.format(config.num_layers)
+    found = weights
+    for names in (config.family.predictor, Names()):
+        found = weights.under(names.prefix) if names.prefix else base_of(config, weights).under(layer)
+        if found.has_any(f"{names.joint}."):
+            return found, names
+    raise ModelError(f"{NO_PREDICTOR}: the checkpoint has no tensor {found.prefix}{names.joint}.weight")
 
 
 def _config_of(config: ModelConfig, layer: Weights) -> PredictorConfig:

@@ -166,11 +166,12 @@ def _load_native(
         try:
             model = Decoder(config, weights, kernels, positions)
             if predictor == directory:
-                model.predictor = Predictor(model, weights, kernels, positions)
+                model.predictor = Predictor(model, weights, weights, kernels, positions)
             elif predictor is not None:
                 other = read_format(read_values(predictor))
                 with open_checkpoint(predictor, other, stacked, aliases) as its:
-                    model.predictor = Predictor(model, replace(weights, checkpoint=its), kernels, positions)
+                    own = replace(weights, checkpoint=its)
+                    model.predictor = Predictor(model, weights, own, kernels, positions)
         except (RuntimeError, OSError) as error:  # OutOfMemoryError; of a CPU's allocator; of mapping memory
             if "memory" not in str(error):
                 raise

@@ -40,7 +40,7 @@ class PredictedTokens:
         """`caches`: by `predictor.config.kept`, with the model's number of blocks and block size."""
         self.caches = caches
         self.forwards: Sequence[Forward] = ()
-        self._predictor, self._kernels = predictor, kernels
+        self.predictor, self._kernels = predictor, kernels
         states = caches[-1]
         assert isinstance(states, StateCache)
         self._states = states.inputs[:, 0]
@@ -59,9 +59,9 @@ class PredictedTokens:
         while True:
             each = np.ones_like(positions)
             step, tokens, device_slots = batch.metadata(Rows(index, slots, positions, each, each))
-            hidden = self._predictor(tokens, before, self._kernels.begin(step), self.caches)
+            hidden = self.predictor(tokens, before, self._kernels.begin(step), self.caches)
             positions = positions + 1
-            logits = self._predictor.logits(hidden)
+            logits = self.predictor.logits(hidden)
             guessed = self._kernels.sample(logits, slots, device_slots, positions, batch.sampling.state)
             batch.write_tokens(device_slots, positions, guessed.tokens)
             left = left - 1
@@ -73,13 +73,13 @@ class PredictedTokens:
 
     def follow(self, batch: Batch, rows: Rows, hidden: Tensor) -> None:
         """See `Drafter.follow`."""
-        self._newest = normed = self._predictor.normed(hidden)
+        self._newest = normed = self.predictor.normed(hidden)
         step, tokens, _ = batch.metadata(rows)
         before = torch.cat((normed[:1], normed[:-1]))
         firsts = batch.send(np.cumsum(rows.counts, dtype=np.int64) - rows.counts)
         of_blocks = self._before(batch, rows.slots, rows.starts)
         before[firsts] = torch.where(batch.send(rows.starts)[:, None] > 0, of_blocks, normed[firsts])
-        self._predictor(tokens, before, self._kernels.begin(step), self.caches)
+        self.predictor(tokens, before, self._kernels.begin(step), self.caches)
 
     def verified(self, batch: Batch, rows: Rows, samples: SamplePositions, kept: Int32s) -> None:
         """See `Drafter.verified`. Blocks get the states of their newest tokens that hold."""
@@ -100,4 +100,4 @@ class PredictedTokens:
         """Hidden states [rows, hidden_size] of the tokens before positions `starts` of slots."""
         numbers = np.maximum(starts - 1, 0) // batch.limits.block_size
         sent = batch.send(np.stack((slots, numbers)))
-        return self._states[batch.tables.blocks[sent[0], sent[1]].long()].to(self._predictor.dtype)
+        return self._states[batch.tables.blocks[sent[0], sent[1]].long()].to(self.predictor.dtype)

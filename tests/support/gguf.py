@@ -190,6 +190,8 @@ _LAYER = {
     **{"mixer.fc1_latent_proj": "ffn_latent_down", "mixer.fc2_latent_proj": "ffn_latent_up"},
     **{"mixer.in_proj": "ssm_in", "mixer.conv1d": "ssm_conv1d", "mixer.norm": "ssm_norm"},
     "mixer.out_proj": "ssm_out",
+    **{one: f"nextn.{one}" for one in ("eh_proj", "enorm", "hnorm")},
+    "shared_head.norm": "nextn.shared_head_norm",
 }
 _WHOLE = {
     "mlp.gate.e_score_correction_bias": "exp_probs_b.bias",

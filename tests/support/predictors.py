@@ -10,6 +10,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers.modeling_layers import MtpModel
 
+from gpu_worker.models.predictor import Predictor
+
 QWEN = {
     "eh_proj": "mtp.fc",
     "enorm": "mtp.pre_fc_norm_embedding",
@@ -20,8 +22,11 @@ QWEN = {
 """Where published files of Qwen have the parts of the layer."""
 
 
-def add_predictor(directory: Path, model: Any, seed: int = 0) -> Any:
-    """Add a random layer to the checkpoint of a tiny model of transformers. Returns it."""
+def add_predictor(directory: Path, model: Any, numbered: bool = False, seed: int = 0) -> Any:
+    """Add a random layer to the checkpoint of a tiny model of transformers. Returns it.
+
+    `numbered`: after the last layer of the model, as GGUF files have it, whatever the family.
+    """
     torch.manual_seed(seed)
     config = model.config
     config.num_mtp_layers = 1
@@ -36,7 +41,7 @@ def add_predictor(directory: Path, model: Any, seed: int = 0) -> Any:
             torch.nn.init.normal_(tensor, mean=0.0 if name.endswith("bias") else 0.7, std=0.2)
         else:
             torch.nn.init.normal_(tensor, std=0.2)
-    qwen = "qwen" in config.model_type
+    qwen = "qwen" in config.model_type and not numbered
     names = QWEN if qwen else {"post_norm": "shared_head.norm", "mtp_block": ""}
     base = "" if qwen else f"model.layers.{config.num_hidden_layers}"
     added = dict[str, Tensor]()
@@ -62,6 +67,18 @@ def add_predictor(directory: Path, model: Any, seed: int = 0) -> Any:
         values["num_nextn_predict_layers"] = 1
     path.write_text(json.dumps(values))
     return predictor
+
+
+def logits_of(predictor: Predictor) -> list[Tensor]:
+    """What will be the logits of each pass in which the layer guesses, [rows, vocab_size] each."""
+    found, logits = list[Tensor](), predictor.logits
+
+    def logged(normed: Tensor) -> Tensor:
+        found.append(logits(normed).clone())
+        return found[-1]
+
+    predictor.logits = logged  # type: ignore[method-assign]
+    return found
 
 
 def _hidden_states(block: Any, inputs: Any, output: Any) -> Tensor:

@@ -63,6 +63,9 @@ class CpuKernels:
     ) -> Linear:
         return self._linear(self.library, weight, bias, wide=dtype == torch.float32)
 
+    def rough(self, weight: Tensor) -> Unary:
+        return Int4Linear(self.library, weight, None, wide=True)
+
     def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
         return self._gated(self.library, weight, bias, activation)
 

@@ -1,6 +1,6 @@
 """The back end in plain PyTorch: it runs on any device, and other back ends are tested against it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import torch
@@ -26,6 +26,8 @@ class ReferenceKernels:
     replayable = False
     """Whether a decode step's launches depend on its number of rows alone, so that CUDA graphs can replay
     them."""
+    rough: Callable[[Tensor], Unary] | None = None
+    """See `Kernels.rough`."""
 
     def enter(self) -> None:
         """PyTorch's threads work for any calling thread."""

@@ -32,7 +32,7 @@ class TimedKernels:
     """See `Kernels`. For CPUs alone, where the work is done when a call returns."""
 
     def __init__(self, kernels: Kernels) -> None:
-        self._kernels = kernels
+        self._kernels, self.rough = kernels, kernels.rough
         self.seconds: dict[str, float] = defaultdict(float)
         """Seconds of each of `PARTS` since `clear`. Recurrences count as attention."""
 

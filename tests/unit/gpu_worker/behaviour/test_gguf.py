@@ -14,10 +14,14 @@ from gpu_worker.kernels.cpu.kernels import KeptKernels
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.reference.kept import KeptReference
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
+from gpu_worker.settings import WorkerSettings
+from gpu_worker.startup.load import load
+from gpu_worker.step.predicted import PredictedTokens
 from ops.runtime.gguf.directory import as_directory
 from ops.runtime.gguf.file import read_gguf
 from tests.support.gguf import KINDS, model_file, tokens, write_gguf
 from tests.support.logits import watch_logits
+from tests.support.predictors import add_predictor, logits_of
 from tests.unit.gpu_worker.behaviour.test_families import PROMPT, random_model
 from tests.unit.gpu_worker.conftest import Driver, make_runner
 
@@ -421,6 +425,36 @@ def test_logits_of_every_architecture_equal_transformers(tmp_path: Path, name: s
     }
     file, meant = written(tmp_path, name, lambda own: mixed.get(own.split(".")[-2], "Q4_K"))
     compare(file, meant)
+
+
+@pytest.mark.parametrize("name", ["glm4moe", "qwen35", "DeepSeek V3"])
+def test_a_layer_for_multi_token_prediction(tmp_path: Path, name: str) -> None:
+    """Its guesses are those of the weights that the file means."""
+    architecture, changes, own, values = MODELS[name]
+    model = random_model(architecture, SIZES | changes)
+    model.save_pretrained(tmp_path / "source")
+    add_predictor(tmp_path / "source", model, numbered=True)
+    values = {**values, "block_count": model.config.num_hidden_layers + 1, "nextn_predict_layers": 1}
+    kinds = {"nextn": "Q8_0", "attn_v": "Q6_K", "ffn_down": "Q8_0", "token_embd": "Q8_0"}
+
+    def kind_of(tensor: str) -> str | None:
+        return next((kind for part, kind in kinds.items() if part in tensor.split(".")), None)
+
+    file, meant = model_file(tmp_path / "source", tmp_path, own, values | tokens(97), kind_of)
+    found = []
+    for directory in (as_directory(file), meant):
+        settings = {"model": directory, "device": "cpu", "threads": 1, "kv_memory": "4MiB"}
+        runner = load(WorkerSettings(**settings, speculation="mtp", kernels="torch", block_size=4))
+        driver = Driver(runner)
+        sequence = driver.admit(0, PROMPT)
+        driver.step((sequence, len(PROMPT)))
+        assert isinstance(runner.drafter, PredictedTokens)
+        guesses = logits_of(runner.drafter.predictor)
+        for _ in range(4):
+            driver.step((sequence, 1), drafts={0: [-1, -1]})
+        found.append((sequence.tokens, torch.cat(guesses)))
+    assert found[0][0] == found[1][0]
+    torch.testing.assert_close(found[0][1], found[1][1], atol=1e-3, rtol=1e-3)
 
 
 def test_angles_of_llama_3(tmp_path: Path) -> None:

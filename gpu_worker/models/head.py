@@ -1,0 +1,74 @@
+"""Embedding and head of a decoder."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from gpu_worker.kernels.codes import CodedWeight
+from gpu_worker.kernels.interface import Kernels
+from gpu_worker.kernels.products import Unary
+from gpu_worker.kernels.reference.kept import NARROW
+from gpu_worker.models.config import ModelConfig
+from gpu_worker.models.split import Vocabulary
+from gpu_worker.models.weights import Weights
+
+
+def base_of(config: ModelConfig, weights: Weights) -> Weights:
+    """The tensors of everything but the head."""
+    base = config.family.names.base
+    return weights.under(base) if weights.has_any(base) else weights
+
+
+def embedding_and_score(
+    config: ModelConfig, base: Weights, weights: Weights
+) -> tuple[Callable[[Tensor], Tensor], Tensor]:
+    """The embedding's look-up and the weight of the classification head, which every rank has whole."""
+    names, words = config.family.names, Vocabulary(config.vocab_size, weights.ranks)
+    plain = replace(base, keeps=frozenset())
+    table = words.read(plain, f"{names.embedding}.weight", config.hidden_size)
+    score = replace(weights, keeps=frozenset(), dtype=torch.float32)
+    labels = score.read(f"{names.score}.weight", config.num_labels, config.hidden_size)
+    return words.embedding(table.__getitem__), labels
+
+
+def embedding_and_head(
+    config: ModelConfig, base: Weights, weights: Weights, kernels: Kernels
+) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
+    """The embedding's look-up and the head. They share a matrix if they are tied."""
+    names, words = config.family.names, Vocabulary(config.vocab_size, weights.ranks)
+    # These have no head, and those of int8 and fp8 no embedding of its own.
+    kept = base.keeps - NARROW if config.tie_word_embeddings else base.keeps & {"coded"}
+    table = words.read(replace(base, keeps=kept), f"{names.embedding}.weight", config.hidden_size)
+    if config.tie_word_embeddings:
+        tied = kernels.linear(table, dtype=torch.float32, keeps_rows=True)
+        return words.embedding(tied.rows), _logits(config, words.logits(tied))
+    wide = replace(weights, keeps=weights.keeps - NARROW)
+    rows = words.read(wide, f"{names.head}.weight", config.hidden_size)
+    bias = words.read(weights, f"{names.head}.bias") if config.family.head_bias else None
+    head = words.logits(kernels.linear(rows, bias, dtype=torch.float32))
+    coded = kernels.linear(table, keeps_rows=True).rows if isinstance(table, CodedWeight) else None
+    return words.embedding(coded or table.__getitem__), _logits(config, head)
+
+
+def _logits(config: ModelConfig, head: Unary) -> Callable[[Tensor], Tensor]:
+    softcap, scale = config.logit_softcap, config.logit_scale
+    if softcap:
+        return lambda hidden: head(hidden).div_(softcap).tanh_().mul_(softcap)
+    if scale != 1.0:
+        return lambda hidden: head(hidden).mul_(scale)
+    return head
+
+
+def rough_head(config: ModelConfig, weights: Weights, kernels: Kernels) -> Callable[[Tensor], Tensor] | None:
+    """A head for drafts, which is less exact and reads less memory. None: the back end has none."""
+    if kernels.rough is None:
+        return None
+    names, words = config.family.names, Vocabulary(config.vocab_size, weights.ranks)
+    plain = replace(weights, keeps=frozenset())
+    at, name = (
+        (base_of(config, plain), names.embedding) if config.tie_word_embeddings else (plain, names.head)
+    )
+    rows = words.read(at, f"{name}.weight", config.hidden_size)
+    return _logits(config, words.logits(kernels.rough(rows)))
