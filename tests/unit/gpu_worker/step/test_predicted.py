@@ -3,6 +3,7 @@ no token."""
 
 from array import array
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from gpu_worker.kernels.cpu.kernels import CpuKernels
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.rows import Rows
+from gpu_worker.kernels.triton.kernels import TritonKernels
 from gpu_worker.memory.cache import make_caches
 from gpu_worker.models.decoder import Decoder
 from gpu_worker.models.registry import load_model
@@ -35,7 +37,7 @@ from scheduler_svc.core.sequence import State
 from tests.support.closed_loop import ClosedLoop
 from tests.support.predictors import add_predictor, logits_of, predicted
 from tests.unit.gpu_worker.behaviour.test_families import ALIKE, MODELS, PROMPT, random_model
-from tests.unit.gpu_worker.conftest import CPU, Driver, make_limits, sampled
+from tests.unit.gpu_worker.conftest import CPU, GPU, TRITON, Driver, back_end, make_limits, sampled
 
 DEEPSEEK = ["DeepSeek V3", "DeepSeek V3.2", "GLM 4 MoE", "GLM 4 MoE Lite", "GLM 5"]
 QWEN = ["Qwen3.5", "Qwen3.5 MoE", "Qwen3 Next"]
@@ -82,7 +84,7 @@ class Checked(PredictedTokens):
             known, end = int(rows.starts[row] + rows.counts[row] - guesses[row]), int(guesses[row])
             tokens = batch.tables.tokens[int(rows.slots[row]), : known + end].tolist()
             right = predicted(self._made.model, self._made.predictor, tokens[:known], tokens[known:])
-            torch.testing.assert_close(torch.stack(each), right, atol=3e-3, rtol=3e-3)
+            torch.testing.assert_close(torch.stack(each).cpu(), right, atol=3e-3, rtol=3e-3)
             self.guessed += end
 
 
@@ -98,14 +100,15 @@ def native() -> Kernels:
 
 def drafting(made: SimpleNamespace, kernels: Kernels, **changes: int) -> Runner:
     """A runner that drafts, whose pages and states are full of NaN."""
-    model = load_model(made.directory, CPU, kernels, torch.float32, predictor=made.directory)
+    device = GPU if isinstance(kernels, TritonKernels) else CPU
+    model = load_model(made.directory, device, kernels, torch.float32, predictor=made.directory)
     assert isinstance(model, Decoder)
     assert model.predictor is not None
     config = model.config
     limits = make_limits(**{"vocab_size": config.vocab_size, "recurrent": config.recurrent, **changes})
     kv = kernels.kv_format("auto", torch.float32)
     caches, own = (
-        make_caches(each.config, limits.num_blocks, limits.block_size, kv, CPU)
+        make_caches(each.config, limits.num_blocks, limits.block_size, kv, device)
         for each in (model, model.predictor)
     )
     for cache in (*caches, *own):
@@ -114,7 +117,15 @@ def drafting(made: SimpleNamespace, kernels: Kernels, **changes: int) -> Runner:
     return Runner(model, caches, kernels, limits, Checked(made, model.predictor, own, kernels))
 
 
-@pytest.mark.parametrize(("kernels", "block_size"), [(ReferenceKernels, 1), (native, 3), (native, 64)])
+@pytest.mark.parametrize(
+    ("kernels", "block_size"),
+    [
+        (ReferenceKernels, 1),
+        (native, 3),
+        (native, 64),
+        *((partial(back_end, name), 16) for name in TRITON),
+    ],
+)
 def test_it_guesses_as_transformers_does(
     made: SimpleNamespace, kernels: Callable[[], Kernels], block_size: int
 ) -> None:
