@@ -20,6 +20,7 @@ from gpu_worker.kernels.cpu.kernels import CpuKernels
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.models.config import read_config
+from gpu_worker.models.decoder import Decoder
 from gpu_worker.models.registry import check_split, load_model
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.load import load
@@ -33,6 +34,7 @@ from scheduler_svc.core.drafters import NGrams
 from scheduler_svc.core.request import BeamSearch, Request
 from scheduler_svc.core.sequence import Sequence, State
 from tests.support.closed_loop import ClosedLoop
+from tests.support.predictors import add_predictor
 from tests.unit.gpu_worker.behaviour.test_families import ALIKE, MODELS, PROMPT, random_model
 from tests.unit.gpu_worker.conftest import CPU, Driver, make_runner, new_slot, plan, sampled
 
@@ -278,7 +280,9 @@ def test_a_published_file_has_other_parts_and_stacked_experts(tmp_path: Path, na
     """The language model lies within a model that sees; there is a multi-token predictor."""
     architecture, changes = (MODELS | ALIKE)[name]
     own, whole = tmp_path / "own", tmp_path / "whole"
-    random_model(architecture, changes).save_pretrained(own)
+    model = random_model(architecture, changes)
+    model.save_pretrained(own)
+    add_predictor(own, model)
     text = json.loads((own / "config.json").read_text())
     del text["architectures"], text["layer_types"]
     text |= {"full_attention_interval": 2, "tie_word_embeddings": False}
@@ -303,10 +307,14 @@ def test_a_published_file_has_other_parts_and_stacked_experts(tmp_path: Path, na
             ]
             if each:
                 tensors[experts + stacked] = torch.stack(each)
-    beside = {"model.visual.patch_embed.proj.weight": torch.ones(2, 2), "mtp.fc.weight": torch.ones(2, 2)}
+    beside = {"model.visual.patch_embed.proj.weight": torch.ones(2, 2)}
     save_file(tensors | beside, whole / "model.safetensors")
     first, second = (Driver(make_runner(each, ReferenceKernels())) for each in (own, whole))
     assert first.generate(first.admit(0, PROMPT), 9) == second.generate(second.admit(0, PROMPT), 9)
+    drafting = load_model(whole, CPU, ReferenceKernels(), predictor=whole)
+    assert isinstance(drafting, Decoder)
+    assert drafting.predictor is not None
+    assert bool(drafting.predictor.config.experts) == ("MoE" in name)
 
 
 @pytest.mark.parametrize(
