@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gpu_worker.arrays import Int32s
 from gpu_worker.kernels.attention import Cache, Copies, KvFormat, StepAttention, StepMetadata
-from gpu_worker.kernels.products import Clamped, Expert, Linear, Mixture, Norm, Route, Routing, Unary
+from gpu_worker.kernels.products import Clamped, Expert, Gated, Linear, Mixture, Norm, Route, Routing
 from gpu_worker.kernels.sampling import Allowed, Sampled, SamplingState
 
 
@@ -35,7 +35,7 @@ class Kernels(Protocol):
         `keeps_rows`: `Linear.rows` will be called.
         """
 
-    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
+    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Gated:
         """Gated activation (Shazeer 2020): activation(gate) * up, of one product with weight [2 * out, in].
 
         The first half of the weight's rows is the gate, the second half up. `activation`: silu, gelu or

@@ -22,7 +22,7 @@ from gpu_worker.kernels.cpu.onednn import OneDnnGated, OneDnnLinear
 from gpu_worker.kernels.cpu.quantized import QuantizedGated, QuantizedLinear
 from gpu_worker.kernels.cpu.sampling import Sampler
 from gpu_worker.kernels.interface import Kernels
-from gpu_worker.kernels.products import Clamped, Expert, Linear, Mixture, Route, Routing, Unary
+from gpu_worker.kernels.products import Clamped, Expert, Gated, Linear, Mixture, Route, Routing
 from gpu_worker.kernels.reference.copies import copy_blocks
 from gpu_worker.kernels.reference.int4 import Int4Weights
 from gpu_worker.kernels.reference.kept import KeptWeights, Kind
@@ -63,7 +63,7 @@ class CpuKernels:
     ) -> Linear:
         return self._linear(self.library, weight, bias, wide=dtype == torch.float32)
 
-    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
+    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Gated:
         return self._gated(self.library, weight, bias, activation)
 
     def mixture(self, experts: Iterable[Expert], count: int, activation: str | Clamped = "silu") -> Mixture:
@@ -113,7 +113,7 @@ class MatrixUnitKernels(CpuKernels):
     ) -> Linear:
         return OneDnnLinear(weight, bias, keeps_rows, wide=dtype == torch.float32)
 
-    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
+    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Gated:
         return OneDnnGated(weight, bias, activation)
 
 

@@ -9,7 +9,7 @@ from torch.nn.functional import linear, silu
 
 from gpu_worker.arrays import Int32s
 from gpu_worker.kernels.attention import Cache, Copies, KvFormat, StepAttention, StepMetadata
-from gpu_worker.kernels.products import Clamped, Expert, Linear, Mixture, Norm, Route, Routing, Unary
+from gpu_worker.kernels.products import Clamped, Expert, Gated, Linear, Mixture, Norm, Route, Routing, Unary
 from gpu_worker.kernels.reference.activations import ACTIVATIONS
 from gpu_worker.kernels.reference.attention import ReferenceStep
 from gpu_worker.kernels.reference.copies import copy_blocks
@@ -39,7 +39,7 @@ class ReferenceKernels:
     ) -> Linear:
         return ReferenceLinear(weight, bias, dtype or weight.dtype)
 
-    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
+    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Gated:
         return ReferenceGated(weight, bias, activation)
 
     def mixture(self, experts: Iterable[Expert], count: int, activation: str | Clamped = "silu") -> Mixture:
@@ -102,7 +102,13 @@ class ReferenceGated:
         self._activate = ACTIVATIONS[activation]
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        gate, up = linear(hidden, self._weight, self._bias).chunk(2, dim=-1)
+        return self.activated(self.parts(hidden))
+
+    def parts(self, hidden: Tensor) -> Tensor:
+        return linear(hidden, self._weight, self._bias)
+
+    def activated(self, parts: Tensor) -> Tensor:
+        gate, up = parts.chunk(2, dim=-1)
         return self._activate(gate) * up
 
 
