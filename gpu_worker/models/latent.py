@@ -47,7 +47,7 @@ class LatentAttention:
         self._norm = kernels.norm(weights.read(f"{names.norm}.weight", shape.kv_lora_rank), NORM_EPS)
         rows = config.num_heads * (shape.qk_nope_head_dim + shape.v_head_dim)
         up, _ = weights.split_outputs({names.up: [RankRows(rows)]}, shape.kv_lora_rank, False)
-        each = up.view(config.num_heads, -1, shape.kv_lora_rank)
+        each = up.view(config.num_heads, -1, up.shape[1])
         keys, values = each[:, : shape.qk_nope_head_dim], each[:, shape.qk_nope_head_dim :]
         self._up_key, self._up_value = keys.contiguous(), values.transpose(1, 2).contiguous()
         score_scale = rope.scaling.score_scale if isinstance(rope.scaling, Yarn) else 1.0

@@ -267,7 +267,7 @@ class Family:
     recurrent_names: Names | None = None
     """Names of layers that are recurrent. None: they are those of the other layers."""
     aliases: Mapping[str, str] = field(default_factory=dict)
-    """Parts of names of tensors in some checkpoints, and what they are in the names above."""
+    """Parts of names of tensors in some checkpoints, or in adapters, and what they are in the names above."""
     left_out: tuple[str, ...] = ()
     """Prefixes of the names of further tensors that are not loaded."""
 

@@ -1,0 +1,144 @@
+"""The adapters of a worker, laid out beside the products of a decoder while that is made."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from gpu_worker.errors import ModelError
+from gpu_worker.kernels.interface import Kernels
+from gpu_worker.kernels.products import Gated, Linear
+from gpu_worker.models.adapters.adapter import Adapter, Factors, read_adapter
+from gpu_worker.models.adapters.products import AdaptedGated, AdaptedLinear, Addition, StepAdapters
+from gpu_worker.models.adapters.trace import Source, Trace, TracingKernels, traced
+from gpu_worker.models.weights import Weights
+
+MakeLayer = Callable[[Weights, Kernels], object]
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterFiles:
+    """The adapters that a worker is to serve."""
+
+    directories: Mapping[str, Path]
+    """By the name of the adapter."""
+    kernels: Kernels
+    """A back end of plain weights, which multiplies with factors."""
+
+    def read(self, aliases: Mapping[str, str]) -> "Adapters":
+        """Read them all. `aliases`, errors: see `read_adapter`."""
+        found = [read_adapter(name, path, aliases) for name, path in self.directories.items()]
+        return Adapters(found, self.kernels)
+
+
+class Adapters:
+    """Adapters in the order of their numbers, from 1. Number 0 is the model itself."""
+
+    def __init__(self, adapters: Sequence[Adapter], kernels: Kernels) -> None:
+        """`kernels`: see `AdapterFiles`."""
+        self.names = tuple(each.name for each in adapters)
+        self.step = StepAdapters()
+        self.nbytes = 0
+        """Bytes of all factors, as they lie in memory."""
+        self._adapters = dict(enumerate(adapters, 1))
+        self._kernels = kernels
+        self._unplaced = {number: dict(each.factors) for number, each in self._adapters.items()}
+        self._read = set[str]()
+
+    def beside(self, kernels: Kernels, make: MakeLayer, weights: Weights) -> Kernels:
+        """The back end with which `make` is to make a layer of `weights`. Raises `ModelError`."""
+        trace = Trace()
+        make(traced(weights, trace), TracingKernels(trace))
+        self._read |= trace.sources.keys()
+        additions = [self._additions_to(rows, trace.sources, weights) for rows in trace.products]
+        # It has whatever else `kernels` has.
+        return cast(Kernels, _LayerKernels(kernels, additions, self.step))
+
+    def check(self) -> None:
+        """To be called when all layers are made. Raises `ModelError` if factors belong to no product."""
+        adapters, self._adapters = self._adapters, {}  # their files are not needed any more
+        for number, rest in self._unplaced.items():
+            for name, factors in rest.items():
+                what = "Quire computes no product of this name with adapters"
+                if name in self._read:
+                    what = "this projection is no product of its own in Quire"
+                elif ".experts" in name:
+                    what = "adapters of experts are not supported"
+                elif name.endswith(("lm_head", "embed_tokens", "wte", "embed_out")):
+                    what = "adapters of the head and of embeddings are not supported"
+                raise ModelError(f"{adapters[number].path}: tensor {factors.key}: {what}")
+
+    def _additions_to(
+        self, rows: Tensor, sources: Mapping[str, Source], weights: Weights
+    ) -> dict[int, Addition]:
+        """What each adapter adds to a product, by number. `rows`: as in `Trace.products`."""
+        found = dict[int, Addition]()
+        for number, adapter in self._adapters.items():
+            parts = [
+                (source, adapter.factors[name], name)
+                for name, source in sources.items()
+                if name in adapter.factors and _has(rows, source)
+            ]
+            for source, factors, name in parts:
+                _check(adapter, source, factors, name)
+                self._unplaced[number].pop(name, None)
+            if parts:
+                found[number] = self._addition([part[:2] for part in parts], rows, weights)
+        return found
+
+    def _addition(self, parts: Sequence[tuple[Source, Factors]], rows: Tensor, weights: Weights) -> Addition:
+        """The factors of all parts of a product. `down` has the ranks of one part after those of another, and
+        `up` is zero where rows and ranks are of different parts."""
+        down = torch.cat([factors.down[:, source.columns].float() for source, factors in parts])
+        up, first = torch.zeros(len(rows), len(down)), 0
+        for source, factors in parts:
+            mine = (rows >= source.begin) & (rows < source.begin + source.rows)
+            own = rows[mine] - source.begin
+            end = first + factors.up.shape[1]
+            up[mine, first:end] = factors.up[own].float() * factors.scale * source.scales[own, None]
+            first = end
+        down, up = (each.to(weights.device, weights.dtype) for each in (down, up))
+        self.nbytes += down.nbytes + up.nbytes
+        linear = self._kernels.linear
+        return Addition(linear(down), linear(up, dtype=torch.float32))
+
+
+class _LayerKernels:
+    """See `Kernels`: `linear` and `gated` take the additions to a layer's products in their order."""
+
+    def __init__(
+        self, kernels: Kernels, additions: Sequence[dict[int, Addition]], step: StepAdapters
+    ) -> None:
+        self._kernels, self._additions, self._step = kernels, iter(additions), step
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kernels, name)
+
+    def linear(
+        self,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        dtype: torch.dtype | None = None,
+        keeps_rows: bool = False,
+    ) -> Linear:
+        product, additions = self._kernels.linear(weight, bias, dtype, keeps_rows), next(self._additions)
+        return AdaptedLinear(product, additions, self._step) if additions else product
+
+    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Gated:
+        product, additions = self._kernels.gated(weight, bias, activation), next(self._additions)
+        return AdaptedGated(product, additions, self._step) if additions else product
+
+
+def _has(rows: Tensor, source: Source) -> bool:
+    return bool(((rows >= source.begin) & (rows < source.begin + source.rows)).any())
+
+
+def _check(adapter: Adapter, source: Source, factors: Factors, name: str) -> None:
+    """Raise `ModelError` unless the factors have the shape of the tensor that they belong to."""
+    found = factors.up.shape[0], factors.down.shape[1]
+    if found != (source.rows, source.inputs):
+        what = f"it is for a weight {list(found)}, the model's {name} is {[source.rows, source.inputs]}"
+        raise ModelError(f"{adapter.path}: tensor {factors.key}: {what}")
