@@ -1,5 +1,6 @@
 """LoRA adapters: logits are those of transformers with the adapter in its weights, in mixed batches."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -250,3 +251,52 @@ def test_shapes_that_do_not_fit(tmp_path: Path) -> None:
     write_adapter(tmp_path / "a", llama(intermediate_size=64), fits=lambda name: "mlp" in name)
     with pytest.raises(ModelError, match=r"mlp.down_proj.lora_A.weight: it is for a weight \[32, 64\], "):
         make_runner(tmp_path / "model", ReferenceKernels(), adapters={"a": tmp_path / "a"})
+
+
+@pytest.mark.parametrize("name", ["Qwen3.5", "Nemotron H"])
+def test_drafts_of_recurrent_models(tmp_path: Path, name: str) -> None:
+    """The states of rows with drafts are written when it is known which hold."""
+    found, make = made(tmp_path, random_model(*MODELS[name])), makers(back_end(BEST))
+    runner = make.runner(found.directory, adapters=found.adapters, **SIZES)
+    driver = make.Driver(runner)
+    sequences = [driver.admit(slot, PROMPT, adapter=one) for slot, one in enumerate(("a", ""))]
+    driver.step(*((each, len(PROMPT)) for each in sequences))
+    for number in range(6):
+        drafts = {}
+        for sequence, one in zip(sequences, ("a", ""), strict=True):
+            known = list(sequence.tokens)
+            for _ in range(2):
+                with torch.inference_mode():
+                    known.append(int(found.models[one](torch.tensor([known])).logits[0, -1].argmax()))
+            known[-1] = (known[-1] + number % 2) % 97  # every other time the second one does not hold
+            drafts[sequence.slot] = known[-2:]
+        driver.step(*((each, 1) for each in sequences), drafts=drafts)
+    for sequence, one in zip(sequences, ("a", ""), strict=True):
+        expected = expected_of(found.models[one], sequence)[len(PROMPT) - 1 :].argmax(-1).tolist()
+        answer = sequence.tokens[len(PROMPT) :]
+        assert len(answer) > 12
+        assert answer == expected[: len(answer)]
+
+
+def test_models_that_are_served_without_adapters(tmp_path: Path) -> None:
+    adapter = tmp_path / "a"
+    write_adapter(adapter, llama())
+    configs = {
+        "NemotronForCausalLM": "of transformers",
+        "BertModel": "an encoder",
+        "LlamaForCausalLM": "GGUF files",
+    }
+    for architecture in configs:
+        directory = tmp_path / architecture
+        directory.mkdir()
+        if architecture == "LlamaForCausalLM":
+            llama().save_pretrained(directory)
+            (directory / "model.safetensors").rename(directory / "model.gguf")
+        else:
+            values = {
+                "architectures": [architecture],
+                "model_type": architecture.partition("F")[0].lower().removesuffix("model"),
+            }
+            (directory / "config.json").write_text(json.dumps(values))
+        with pytest.raises(ModelError, match="without LoRA adapters"):
+            make_runner(directory, ReferenceKernels(), adapters={"a": adapter})
