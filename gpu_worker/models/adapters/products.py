@@ -60,9 +60,13 @@ class Addition:
     up: Linear
     """From these to the product's results, in float32."""
 
-    def __call__(self, hidden: Tensor) -> Tensor:
-        """[tokens, in] to float32 [tokens, out]."""
-        return self.up(self.down(hidden))
+    def add_to(self, hidden: Tensor, out: Tensor, tokens: Tensor | slice) -> None:
+        """Add to some tokens of out [tokens, out] what the adapter adds for these tokens of hidden [tokens, in]."""
+        ranks = self.down(hidden[tokens])
+        if isinstance(tokens, slice) and out.dtype == torch.float32:
+            self.up.add_to(ranks, out[tokens])  # without a result beside it
+        else:
+            out[tokens] += self.up(ranks)
 
 
 class _Adapted:
@@ -79,7 +83,7 @@ class _Adapted:
 
     def _add(self, hidden: Tensor, out: Tensor) -> None:
         for addition, tokens in self._groups():
-            out[tokens] += addition(hidden[tokens])
+            addition.add_to(hidden, out, tokens)
 
 
 class AdaptedLinear(_Adapted):
