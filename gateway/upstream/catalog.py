@@ -186,7 +186,9 @@ class Catalog:
         for name, of_model in by_model.items():
             self._known[name] = model = self._seen(name, of_model, gateways)
             for adapter in model.adapters:
-                self._bases.setdefault(adapter, name)
+                other = self._known.get(self._bases.get(adapter, ""))
+                if other is None or adapter not in other.adapters:
+                    self._bases[adapter] = name
 
     def _seen(self, name: str, leases: list[Lease], gateways: int) -> Model:
         before = self._known.get(name) or Model(name, created=int(time.time()))

@@ -34,6 +34,19 @@ class AdapterFiles:
         return Adapters(found, self.kernels)
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where the rows of a tensor are in a product."""
+
+    source: Source
+    rows: Tensor
+    """int64 [rows]: of the product."""
+    own: Tensor
+    """int64 [rows]: the tensor's own numbers of these."""
+    scales: Tensor
+    """float32 [rows, 1]."""
+
+
 class Adapters:
     """Adapters in the order of their numbers, from 1. Number 0 is the model itself."""
 
@@ -75,30 +88,26 @@ class Adapters:
         self, rows: Tensor, sources: Mapping[str, Source], weights: Weights
     ) -> dict[int, Addition]:
         """What each adapter adds to a product, by number. `rows`: as in `Trace.products`."""
+        places = {name: place for name, source in sources.items() if (place := _place(rows, source))}
         found = dict[int, Addition]()
         for number, adapter in self._adapters.items():
-            parts = [
-                (source, adapter.factors[name], name)
-                for name, source in sources.items()
-                if name in adapter.factors and _has(rows, source)
-            ]
-            for source, factors, name in parts:
-                _check(adapter, source, factors, name)
+            names = [name for name in places if name in adapter.factors]
+            for name in names:
+                _check(adapter, places[name].source, adapter.factors[name], name)
                 self._unplaced[number].pop(name, None)
-            if parts:
-                found[number] = self._addition([part[:2] for part in parts], rows, weights)
+            if names:
+                parts = [(places[name], adapter.factors[name]) for name in names]
+                found[number] = self._addition(parts, len(rows), weights)
         return found
 
-    def _addition(self, parts: Sequence[tuple[Source, Factors]], rows: Tensor, weights: Weights) -> Addition:
+    def _addition(self, parts: Sequence[tuple[_Place, Factors]], rows: int, weights: Weights) -> Addition:
         """The factors of all parts of a product. `down` has the ranks of one part after those of another, and
         `up` is zero where rows and ranks are of different parts."""
-        down = torch.cat([factors.down[:, source.columns].float() for source, factors in parts])
-        up, first = torch.zeros(len(rows), len(down)), 0
-        for source, factors in parts:
-            mine = (rows >= source.begin) & (rows < source.begin + source.rows)
-            own = rows[mine] - source.begin
+        down = torch.cat([factors.down[:, place.source.columns].float() for place, factors in parts])
+        up, first = torch.zeros(rows, len(down)), 0
+        for place, factors in parts:
             end = first + factors.up.shape[1]
-            up[mine, first:end] = factors.up[own].float() * factors.scale * source.scales[own, None]
+            up[place.rows, first:end] = factors.up[place.own].float() * factors.scale * place.scales
             first = end
         down, up = (each.to(weights.device, weights.dtype) for each in (down, up))
         self.nbytes += down.nbytes + up.nbytes
@@ -132,8 +141,13 @@ class _LayerKernels:
         return AdaptedGated(product, additions, self._step) if additions else product
 
 
-def _has(rows: Tensor, source: Source) -> bool:
-    return bool(((rows >= source.begin) & (rows < source.begin + source.rows)).any())
+def _place(rows: Tensor, source: Source) -> _Place | None:
+    """The rows of a product that are of a tensor. None: there are none. `rows`: as in `Trace.products`."""
+    (mine,) = torch.where((rows >= source.begin) & (rows < source.begin + source.rows))
+    if not len(mine):
+        return None
+    own = rows[mine] - source.begin
+    return _Place(source, mine, own, source.scales[own, None])
 
 
 def _check(adapter: Adapter, source: Source, factors: Factors, name: str) -> None:

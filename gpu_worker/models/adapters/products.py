@@ -61,7 +61,7 @@ class Addition:
     """From these to the product's results, in float32."""
 
     def add_to(self, hidden: Tensor, out: Tensor, tokens: Tensor | slice) -> None:
-        """Add to some tokens of out [tokens, out] what the adapter adds for these tokens of hidden [tokens, in]."""
+        """Add what the adapter adds for some tokens of hidden [tokens, in] to these of out [tokens, out]."""
         ranks = self.down(hidden[tokens])
         if isinstance(tokens, slice) and out.dtype == torch.float32:
             self.up.add_to(ranks, out[tokens])  # without a result beside it

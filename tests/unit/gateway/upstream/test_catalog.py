@@ -217,6 +217,14 @@ async def test_an_adapter_is_on_offer_while_all_schedulers_with_workers_have_it(
         (model,) = await catalog.models()
         assert model.adapters == adapters
     assert (catalog.name_of("y"), catalog.adapter_of("y")) == ("a", "y"), "it comes back with its workers"
+    backend.list = [*leases_of("a"), *with_adapters("b", ["y"]), *with_adapters("c", ["y"])]
+    backend.now += 2
+    await catalog.models()
+    assert catalog.name_of("y") == "b", "unless another model has it now"
+    backend.list = [*with_adapters("a", ["y"]), *with_adapters("b", ["y"])]
+    backend.now += 2
+    await catalog.models()
+    assert catalog.name_of("y") == "b", "it stays where it is on offer"
 
 
 async def test_readiness(gateway):

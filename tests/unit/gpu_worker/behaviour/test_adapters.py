@@ -186,13 +186,15 @@ def test_bfloat16(make: Any, kernels: Kernels, small: SimpleNamespace) -> None:
         runner = make.runner(small.directory, dtype=torch.bfloat16, adapters=small.adapters, **SIZES)
         seen = watch_logits(runner)
         driver = make.Driver(runner)
-        driver.step((sequence := driver.admit(0, PROMPT, adapter="a"), len(PROMPT)))
+        sequences = [driver.admit(slot, PROMPT, adapter=name) for slot, name in enumerate(("a", "b", "a"))]
+        driver.step(*((each, len(PROMPT)) for each in sequences))
     except RuntimeError as error:
         pytest.skip(str(error).partition("\n")[0])
-    exact = expected_of(small.models["a"], sequence)
+    exact = expected_of(small.models["a"], sequences[0])
     narrow = small.models["a"].bfloat16()
-    theirs = expected_of(narrow, sequence).float()
-    assert (logits_of(seen, sequence) - exact).norm() < 1.5 * (theirs - exact).norm()
+    theirs = expected_of(narrow, sequences[0]).float()
+    for sequence in sequences[::2]:
+        assert (logits_of(seen, sequence) - exact).norm() < 1.5 * (theirs - exact).norm()
 
 
 def test_forks_and_drafts(make: Any, small: SimpleNamespace) -> None:
