@@ -13,7 +13,17 @@ from torch import Tensor
 
 from gpu_worker.arrays import Int32s
 from gpu_worker.kernels.attention import Cache, Copies, KvFormat, StepAttention, StepMetadata
-from gpu_worker.kernels.products import Clamped, Expert, Gated, Linear, Mixture, Norm, Route, Routing
+from gpu_worker.kernels.products import (
+    Absorbed,
+    Clamped,
+    Expert,
+    Gated,
+    Linear,
+    Mixture,
+    Norm,
+    Route,
+    Routing,
+)
 from gpu_worker.kernels.sampling import Allowed, Sampled, SamplingState
 
 
@@ -41,6 +51,10 @@ class Kernels(Protocol):
         The first half of the weight's rows is the gate, the second half up. `activation`: silu, gelu or
         gelu_tanh.
         """
+
+    def absorbed(self, up_key: Tensor, up_value: Tensor) -> Absorbed:
+        """The products of latent attention with up_key [heads, key size, row] and up_value [heads, row, value
+        size]."""
 
     def mixture(self, experts: Iterable[Expert], count: int, activation: str | Clamped = "silu") -> Mixture:
         """A mixture of `count` experts. The next is taken from `experts` once the one before is laid out.

@@ -117,6 +117,17 @@ class Gated(Unary, Protocol):
         """activation(gate) * up of what `parts` returns, [tokens, inner]. It may overwrite `parts`."""
 
 
+class Absorbed(Protocol):
+    """The products of latent attention with the weights that would project a compressed row to keys and
+    values: see `models/latent.py`."""
+
+    def queries(self, plain: Tensor, /) -> Tensor:
+        """From what is not rotated of queries, [tokens, heads, key size], to [tokens, heads, row]."""
+
+    def values(self, mixed: Tensor, /) -> Tensor:
+        """From rows that attention has mixed, [tokens, heads, row], to [tokens, heads, value size]."""
+
+
 class Norm(Unary, Protocol):
     """See `Kernels.norm`. The result of a row [in] depends on that row alone."""
 

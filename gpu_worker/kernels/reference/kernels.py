@@ -9,7 +9,19 @@ from torch.nn.functional import linear, silu
 
 from gpu_worker.arrays import Int32s
 from gpu_worker.kernels.attention import Cache, Copies, KvFormat, StepAttention, StepMetadata
-from gpu_worker.kernels.products import Clamped, Expert, Gated, Linear, Mixture, Norm, Route, Routing, Unary
+from gpu_worker.kernels.products import (
+    Absorbed,
+    Clamped,
+    Expert,
+    Gated,
+    Linear,
+    Mixture,
+    Norm,
+    Route,
+    Routing,
+    Unary,
+)
+from gpu_worker.kernels.reference.absorbed import ReferenceAbsorbed
 from gpu_worker.kernels.reference.activations import ACTIVATIONS
 from gpu_worker.kernels.reference.attention import ReferenceStep
 from gpu_worker.kernels.reference.copies import copy_blocks
@@ -41,6 +53,9 @@ class ReferenceKernels:
 
     def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Gated:
         return ReferenceGated(weight, bias, activation)
+
+    def absorbed(self, up_key: Tensor, up_value: Tensor) -> Absorbed:
+        return ReferenceAbsorbed(up_key, up_value)
 
     def mixture(self, experts: Iterable[Expert], count: int, activation: str | Clamped = "silu") -> Mixture:
         return ReferenceMixture.of(self, experts, activation)

@@ -1,6 +1,6 @@
 """The adapters of a worker, laid out beside the products of a decoder while that is made."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -10,9 +10,17 @@ from torch import Tensor
 
 from gpu_worker.errors import ModelError
 from gpu_worker.kernels.interface import Kernels
-from gpu_worker.kernels.products import Gated, Linear
+from gpu_worker.kernels.products import Absorbed, Gated, Linear
 from gpu_worker.models.adapters.adapter import Adapter, Factors, read_adapter
-from gpu_worker.models.adapters.products import AdaptedGated, AdaptedLinear, Addition, StepAdapters
+from gpu_worker.models.adapters.products import (
+    AbsorbedAddition,
+    AdaptedAbsorbed,
+    AdaptedGated,
+    AdaptedLinear,
+    Addition,
+    PlacedFactors,
+    StepAdapters,
+)
 from gpu_worker.models.adapters.trace import Source, Trace, TracingKernels, traced
 from gpu_worker.models.weights import Weights
 
@@ -59,16 +67,14 @@ class Adapters:
         self._adapters = dict(enumerate(adapters, 1))
         self._kernels = kernels
         self._unplaced = {number: dict(each.factors) for number, each in self._adapters.items()}
-        self._read = set[str]()
 
     def beside(self, kernels: Kernels, make: MakeLayer, weights: Weights) -> Kernels:
         """The back end with which `make` is to make a layer of `weights`. Raises `ModelError`."""
         trace = Trace()
         make(traced(weights, trace), TracingKernels(trace))
-        self._read |= trace.sources.keys()
-        additions = [self._additions_to(rows, trace.sources, weights) for rows in trace.products]
+        placed = (self._beside(rows, trace.sources, weights) for rows in trace.products)
         # It has whatever else `kernels` has.
-        return cast(Kernels, _LayerKernels(kernels, additions, self.step))
+        return cast(Kernels, _LayerKernels(kernels, placed, self._kernels, self.step))
 
     def check(self) -> None:
         """To be called when all layers are made. Raises `ModelError` if factors belong to no product."""
@@ -76,20 +82,18 @@ class Adapters:
         for number, rest in self._unplaced.items():
             for name, factors in rest.items():
                 what = "Quire computes no product of this name with adapters"
-                if name in self._read:
-                    what = "this projection is no product of its own in Quire"
-                elif ".experts" in name:
+                if ".experts" in name:
                     what = "adapters of experts are not supported"
                 elif name.endswith(("lm_head", "embed_tokens", "wte", "embed_out")):
                     what = "adapters of the head and of embeddings are not supported"
                 raise ModelError(f"{adapters[number].path}: tensor {factors.key}: {what}")
 
-    def _additions_to(
+    def _beside(
         self, rows: Tensor, sources: Mapping[str, Source], weights: Weights
-    ) -> dict[int, Addition]:
-        """What each adapter adds to a product, by number. `rows`: as in `Trace.products`."""
+    ) -> dict[int, PlacedFactors]:
+        """The factors of each adapter beside a product, by number. `rows`: as in `Trace.products`."""
         places = {name: place for name, source in sources.items() if (place := _place(rows, source))}
-        found = dict[int, Addition]()
+        found = dict[int, PlacedFactors]()
         for number, adapter in self._adapters.items():
             names = [name for name in places if name in adapter.factors]
             for name in names:
@@ -97,12 +101,11 @@ class Adapters:
                 self._unplaced[number].pop(name, None)
             if names:
                 parts = [(places[name], adapter.factors[name]) for name in names]
-                found[number] = self._addition(parts, len(rows), weights)
+                found[number] = self._placed(parts, len(rows), weights)
         return found
 
-    def _addition(self, parts: Sequence[tuple[_Place, Factors]], rows: int, weights: Weights) -> Addition:
-        """The factors of all parts of a product. `down` has the ranks of one part after those of another, and
-        `up` is zero where rows and ranks are of different parts."""
+    def _placed(self, parts: Sequence[tuple[_Place, Factors]], rows: int, weights: Weights) -> PlacedFactors:
+        """The factors of all parts of a product, which has this number of rows."""
         down = torch.cat([factors.down[:, place.source.columns].float() for place, factors in parts])
         up, first = torch.zeros(rows, len(down)), 0
         for place, factors in parts:
@@ -111,17 +114,21 @@ class Adapters:
             first = end
         down, up = (each.to(weights.device, weights.dtype) for each in (down, up))
         self.nbytes += down.nbytes + up.nbytes
-        linear = self._kernels.linear
-        return Addition(linear(down), linear(up, dtype=torch.float32))
+        return PlacedFactors(down, up)
 
 
 class _LayerKernels:
-    """See `Kernels`: `linear` and `gated` take the additions to a layer's products in their order."""
+    """See `Kernels`. Products have beside them the factors that are theirs, in their order."""
 
     def __init__(
-        self, kernels: Kernels, additions: Sequence[dict[int, Addition]], step: StepAdapters
+        self,
+        kernels: Kernels,
+        placed: Iterator[dict[int, PlacedFactors]],
+        plain: Kernels,
+        step: StepAdapters,
     ) -> None:
-        self._kernels, self._additions, self._step = kernels, iter(additions), step
+        """`plain`: multiplies with factors."""
+        self._kernels, self._placed, self._plain, self._step = kernels, placed, plain, step
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._kernels, name)
@@ -133,12 +140,22 @@ class _LayerKernels:
         dtype: torch.dtype | None = None,
         keeps_rows: bool = False,
     ) -> Linear:
-        product, additions = self._kernels.linear(weight, bias, dtype, keeps_rows), next(self._additions)
+        product, additions = self._kernels.linear(weight, bias, dtype, keeps_rows), self._additions()
         return AdaptedLinear(product, additions, self._step) if additions else product
 
     def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Gated:
-        product, additions = self._kernels.gated(weight, bias, activation), next(self._additions)
+        product, additions = self._kernels.gated(weight, bias, activation), self._additions()
         return AdaptedGated(product, additions, self._step) if additions else product
+
+    def absorbed(self, up_key: Tensor, up_value: Tensor) -> Absorbed:
+        product, (heads, key_size, _) = self._kernels.absorbed(up_key, up_value), up_key.shape
+        placed = next(self._placed).items()
+        additions = {number: AbsorbedAddition(each, heads, key_size) for number, each in placed}
+        return AdaptedAbsorbed(product, additions, self._step) if additions else product
+
+    def _additions(self) -> dict[int, Addition]:
+        """What adapters add to the next product, by their numbers."""
+        return {number: Addition.of(each, self._plain) for number, each in next(self._placed).items()}
 
 
 def _place(rows: Tensor, source: Source) -> _Place | None:

@@ -11,13 +11,15 @@ calls the product and nothing else, so that it can be recorded.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gpu_worker.arrays import Int32s
-from gpu_worker.kernels.products import Gated, Linear
+from gpu_worker.kernels.interface import Kernels
+from gpu_worker.kernels.products import Absorbed, Gated, Linear
 from gpu_worker.machine.transfer import indices
 
 Group = tuple[int, Tensor | slice]
@@ -52,6 +54,16 @@ def _places(tokens: "np.ndarray[tuple[int], np.dtype[np.intp]]", device: torch.d
 
 
 @dataclass(frozen=True, slots=True)
+class PlacedFactors:
+    """The factors of one adapter beside one product, in the type of the activations."""
+
+    down: Tensor
+    """[ranks, in]: of all parts of the product, one after the other."""
+    up: Tensor
+    """[out, ranks], with the adapter's scale. Zero where rows and ranks are of different parts."""
+
+
+@dataclass(frozen=True, slots=True)
 class Addition:
     """What one adapter adds to the results of one product."""
 
@@ -60,6 +72,11 @@ class Addition:
     up: Linear
     """From these to the product's results, in float32."""
 
+    @classmethod
+    def of(cls, factors: PlacedFactors, kernels: Kernels) -> Self:
+        """`kernels`: a back end of plain weights."""
+        return cls(kernels.linear(factors.down), kernels.linear(factors.up, dtype=torch.float32))
+
     def add_to(self, hidden: Tensor, out: Tensor, tokens: Tensor | slice) -> None:
         """Add what the adapter adds for some tokens of hidden [tokens, in] to these of out [tokens, out]."""
         ranks = self.down(hidden[tokens])
@@ -67,6 +84,46 @@ class Addition:
             self.up.add_to(ranks, out[tokens])  # without a result beside it
         else:
             out[tokens] += self.up(ranks)
+
+
+class AbsorbedAddition:
+    """What one adapter adds where weights of latent attention are absorbed."""
+
+    def __init__(self, factors: PlacedFactors, heads: int, key_size: int) -> None:
+        self._down = factors.down
+        up = factors.up.view(heads, -1, factors.up.shape[1])
+        self._up_key, self._up_value = up[:, :key_size].contiguous(), up[:, key_size:].mT.contiguous()
+
+    def queries(self, plain: Tensor) -> Tensor:
+        """See `Absorbed.queries`."""
+        return torch.bmm(plain.transpose(0, 1), self._up_key).transpose(0, 1) @ self._down
+
+    def values(self, mixed: Tensor) -> Tensor:
+        """See `Absorbed.values`."""
+        return torch.bmm((mixed @ self._down.T).transpose(0, 1), self._up_value).transpose(0, 1)
+
+
+class AdaptedAbsorbed:
+    """See `Absorbed`."""
+
+    def __init__(
+        self, product: Absorbed, additions: Mapping[int, AbsorbedAddition], step: StepAdapters
+    ) -> None:
+        self._product, self._additions, self._step = product, additions, step
+
+    def queries(self, plain: Tensor) -> Tensor:
+        out = self._product.queries(plain)
+        for number, tokens in self._step.groups:
+            if (addition := self._additions.get(number)) is not None:
+                out[tokens] += addition.queries(plain[tokens])
+        return out
+
+    def values(self, mixed: Tensor) -> Tensor:
+        out = self._product.values(mixed)
+        for number, tokens in self._step.groups:
+            if (addition := self._additions.get(number)) is not None:
+                out[tokens] += addition.values(mixed[tokens])
+        return out
 
 
 class _Adapted:

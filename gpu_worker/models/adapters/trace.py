@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, fields
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.products import Clamped, Expert, Gated, Linear, Mixture
+from gpu_worker.kernels.products import Absorbed, Clamped, Expert, Gated, Linear, Mixture
+from gpu_worker.kernels.reference.absorbed import ReferenceAbsorbed
 from gpu_worker.kernels.reference.kernels import ReferenceGated, ReferenceKernels, ReferenceLinear
 from gpu_worker.models.weights import Weights
 
@@ -45,7 +46,8 @@ class Trace:
     sources: dict[str, Source] = field(default_factory=dict)
     """By name, without `.weight`."""
     products: list[Tensor] = field(default_factory=list)
-    """int64 [out] each: numbers of rows, in the order in which products are made."""
+    """int64 [out] each: numbers of rows, in the order in which products are made. Those of absorbed weights
+    are head after head, as in their tensor."""
     _next: int = 0
 
     def numbers(
@@ -120,6 +122,10 @@ class TracingKernels(ReferenceKernels):
     def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Gated:
         self._trace.products.append(weight[:, 0])
         return ReferenceGated(weight, bias, activation)
+
+    def absorbed(self, up_key: Tensor, up_value: Tensor) -> Absorbed:
+        self._trace.products.append(torch.cat((up_key[..., 0], up_value[:, 0]), dim=1).flatten())
+        return ReferenceAbsorbed(up_key, up_value)
 
     def mixture(self, experts: Iterable[Expert], count: int, activation: str | Clamped = "silu") -> Mixture:
         return _no_experts

@@ -21,7 +21,17 @@ from gpu_worker.kernels.attention import (
     StepMetadata,
 )
 from gpu_worker.kernels.interface import Kernels
-from gpu_worker.kernels.products import Clamped, Expert, Gated, Linear, Mixture, Norm, Route, Routing
+from gpu_worker.kernels.products import (
+    Absorbed,
+    Clamped,
+    Expert,
+    Gated,
+    Linear,
+    Mixture,
+    Norm,
+    Route,
+    Routing,
+)
 from gpu_worker.kernels.recurrence import DeltaRule, Filters, StateCache, StateSpace
 from gpu_worker.kernels.sampling import Allowed, Sampled, SamplingState
 
@@ -55,6 +65,9 @@ class TimedKernels:
 
     def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Gated:
         return _TimedGated(self._timed, self._kernels.gated(weight, bias, activation))
+
+    def absorbed(self, up_key: Tensor, up_value: Tensor) -> Absorbed:
+        return self._kernels.absorbed(up_key, up_value)
 
     def mixture(self, experts: Iterable[Expert], count: int, activation: str | Clamped = "silu") -> Mixture:
         mixture = self._kernels.mixture(experts, count, activation)

@@ -1,7 +1,6 @@
 """LoRA adapters: logits are those of transformers with the adapter in its weights, in mixed batches."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,17 +30,12 @@ SPLIT = {
 }
 
 
-def served(name: str) -> bool:
-    """Keys and values of latent attention are never computed, and have no product of their own."""
-    return "kv_b_proj" not in name
-
-
-def made(directory: Path, model: Any, fits: Callable[[str], bool] = served) -> SimpleNamespace:
+def made(directory: Path, model: Any) -> SimpleNamespace:
     """The model as a directory, and two adapters of it; `models`: what each computes, by its name."""
     model.save_pretrained(directory / "model")
     models = {"": model}
     for seed, (name, rank) in enumerate((("a", 4), ("b", 3))):
-        models[name] = write_adapter(directory / name, model, seed, rank, fits)
+        models[name] = write_adapter(directory / name, model, seed, rank)
     adapters = {name: directory / name for name in models if name}
     return SimpleNamespace(directory=directory / "model", adapters=adapters, models=models)
 
@@ -229,22 +223,11 @@ def test_an_adapter_that_is_not_there(make: Any, small: SimpleNamespace) -> None
     assert result.errors[0].message == "forked from a sequence of another adapter"
 
 
-@pytest.mark.parametrize(
-    ("name", "fits", "what"),
-    [
-        ("DeepSeek V3, YaRN", lambda name: "kv_b_proj" in name, "is no product of its own"),
-        ("Llama", None, "adapters of the head and of embeddings are not supported"),
-    ],
-)
-def test_what_has_no_product(tmp_path: Path, name: str, fits: Any, what: str) -> None:
-    model = random_model(*MODELS[name])
-    if fits is None:
-        model.lm_head = torch.nn.Linear(32, 97, bias=False)
-        write_adapter(tmp_path / "a", torch.nn.ModuleDict({"lm_head": model.lm_head}), every=True)
-    else:
-        write_adapter(tmp_path / "a", model, fits=fits)
-    model.save_pretrained(tmp_path / "model")
-    with pytest.raises(ModelError, match=what):
+def test_an_adapter_of_the_head(tmp_path: Path) -> None:
+    llama().save_pretrained(tmp_path / "model")
+    head = torch.nn.ModuleDict({"lm_head": torch.nn.Linear(32, 97, bias=False)})
+    write_adapter(tmp_path / "a", head, every=True)
+    with pytest.raises(ModelError, match="adapters of the head and of embeddings are not supported"):
         make_runner(tmp_path / "model", ReferenceKernels(), adapters={"a": tmp_path / "a"})
 
 
