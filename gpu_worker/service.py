@@ -9,7 +9,7 @@ import grpc
 from gpu_worker.engine import Engine, Session
 from gpu_worker.errors import PlanError, StepError
 from proto.rpc.resume import RAISED
-from proto.worker_pb2 import StepPlan, WorkerEvent, WorkerReady
+from proto.worker_pb2 import Adapter, StepPlan, WorkerEvent, WorkerReady
 from proto.worker_pb2_grpc import WorkerServicer
 
 
@@ -39,6 +39,10 @@ class WorkerService(WorkerServicer):
             num_labels=limits.num_labels,
             bidirectional=limits.bidirectional,
             recurrent=limits.recurrent,
+            adapters=[
+                Adapter(name=name, fingerprint=fingerprint)
+                for name, fingerprint in engine.runner.adapters.items()
+            ],
         )
 
     async def Execute(self, requests: AsyncIterator[StepPlan], context: Any) -> AsyncIterator[WorkerEvent]:

@@ -1,12 +1,13 @@
 """Settings of a worker process."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import ByteSize, Field
+from pydantic import ByteSize, Field, field_validator, model_validator
 
 from gpu_worker.kernels.kv_sizes import AUTO, LONGEST_BLOCK, ROW_BYTES
 from gpu_worker.machine.cores import usable
+from ops.runtime.lora_modules import parse
 from ops.runtime.settings import ModelSettings
 
 BackEnd = Literal[
@@ -51,6 +52,10 @@ class WorkerSettings(ModelSettings):
     """Directory or id of a draft model: a small model of the same vocabulary that proposes next tokens. With
     mtp: of a checkpoint with the layer, if the model's own has none."""
 
+    lora_modules: str = ""
+    """LoRA adapters that are served beside the model: `name=directory`, with spaces between. A request names
+    one as its model. A directory may be an id of the Hugging Face Hub."""
+
     block_size: int | None = Field(None, ge=1, le=LONGEST_BLOCK)
     """Tokens per block of KV memory. Default: 16; more for a model with recurrent layers, whose states are in
     each block (`kv_sizes.usual_block_size`)."""
@@ -86,6 +91,23 @@ class WorkerSettings(ModelSettings):
     """Back end. auto: Triton on a GPU; on a CPU C++ for the best instruction set of the machine, with oneDNN
     for products in bfloat16 if it is faster there; PyTorch where these cannot be used. Any other value forces
     that back end."""
+
+    @field_validator("lora_modules")
+    @classmethod
+    def _are_adapters(cls, text: str) -> str:
+        parse(text)
+        return text
+
+    @model_validator(mode="after")
+    def _have_own_names(self) -> Self:
+        if self.served_name in self.adapters:
+            raise ValueError(f"QUIRE_LORA_MODULES: '{self.served_name}' is the name of the model")
+        return self
+
+    @property
+    def adapters(self) -> dict[str, Path]:
+        """Directories of LoRA adapters by name."""
+        return parse(self.lora_modules)
 
     @property
     def thread_count(self) -> int:

@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class EmbedTokensRequest(_message.Message):
-    __slots__ = ("request_id", "tokens", "pooling", "second_segment", "dimensions", "cache_salt", "tenant", "user", "priority")
+    __slots__ = ("request_id", "tokens", "pooling", "second_segment", "dimensions", "cache_salt", "tenant", "user", "priority", "adapter")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     POOLING_FIELD_NUMBER: _ClassVar[int]
@@ -19,6 +19,7 @@ class EmbedTokensRequest(_message.Message):
     TENANT_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    ADAPTER_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     tokens: bytes
     pooling: _sampling_pb2.Pooling
@@ -28,7 +29,8 @@ class EmbedTokensRequest(_message.Message):
     tenant: str
     user: str
     priority: int
-    def __init__(self, request_id: _Optional[str] = ..., tokens: _Optional[bytes] = ..., pooling: _Optional[_Union[_sampling_pb2.Pooling, str]] = ..., second_segment: _Optional[int] = ..., dimensions: _Optional[int] = ..., cache_salt: _Optional[str] = ..., tenant: _Optional[str] = ..., user: _Optional[str] = ..., priority: _Optional[int] = ...) -> None: ...
+    adapter: str
+    def __init__(self, request_id: _Optional[str] = ..., tokens: _Optional[bytes] = ..., pooling: _Optional[_Union[_sampling_pb2.Pooling, str]] = ..., second_segment: _Optional[int] = ..., dimensions: _Optional[int] = ..., cache_salt: _Optional[str] = ..., tenant: _Optional[str] = ..., user: _Optional[str] = ..., priority: _Optional[int] = ..., adapter: _Optional[str] = ...) -> None: ...
 
 class EmbedTokensResponse(_message.Message):
     __slots__ = ("embedding",)
@@ -45,7 +47,7 @@ class GenerateRequest(_message.Message):
     def __init__(self, start: _Optional[_Union[Start, _Mapping]] = ..., end_sequence: _Optional[int] = ...) -> None: ...
 
 class Start(_message.Message):
-    __slots__ = ("request_id", "prompt_tokens", "sampling", "stop", "n", "cache_salt", "resumed", "fingerprint", "tenant", "user", "priority", "beams", "rolling_context", "scored_tokens", "predicted_tokens")
+    __slots__ = ("request_id", "prompt_tokens", "sampling", "stop", "n", "cache_salt", "resumed", "fingerprint", "tenant", "user", "priority", "beams", "rolling_context", "scored_tokens", "predicted_tokens", "adapter")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
@@ -61,6 +63,7 @@ class Start(_message.Message):
     ROLLING_CONTEXT_FIELD_NUMBER: _ClassVar[int]
     SCORED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     PREDICTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    ADAPTER_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     prompt_tokens: bytes
     sampling: _sampling_pb2.SamplingParams
@@ -76,7 +79,8 @@ class Start(_message.Message):
     rolling_context: bool
     scored_tokens: int
     predicted_tokens: bytes
-    def __init__(self, request_id: _Optional[str] = ..., prompt_tokens: _Optional[bytes] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., stop: _Optional[_Union[_sampling_pb2.StopConditions, _Mapping]] = ..., n: _Optional[int] = ..., cache_salt: _Optional[str] = ..., resumed: _Optional[_Iterable[_Union[SequenceSoFar, _Mapping]]] = ..., fingerprint: _Optional[str] = ..., tenant: _Optional[str] = ..., user: _Optional[str] = ..., priority: _Optional[int] = ..., beams: _Optional[_Union[_sampling_pb2.BeamSearch, _Mapping]] = ..., rolling_context: _Optional[bool] = ..., scored_tokens: _Optional[int] = ..., predicted_tokens: _Optional[bytes] = ...) -> None: ...
+    adapter: str
+    def __init__(self, request_id: _Optional[str] = ..., prompt_tokens: _Optional[bytes] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., stop: _Optional[_Union[_sampling_pb2.StopConditions, _Mapping]] = ..., n: _Optional[int] = ..., cache_salt: _Optional[str] = ..., resumed: _Optional[_Iterable[_Union[SequenceSoFar, _Mapping]]] = ..., fingerprint: _Optional[str] = ..., tenant: _Optional[str] = ..., user: _Optional[str] = ..., priority: _Optional[int] = ..., beams: _Optional[_Union[_sampling_pb2.BeamSearch, _Mapping]] = ..., rolling_context: _Optional[bool] = ..., scored_tokens: _Optional[int] = ..., predicted_tokens: _Optional[bytes] = ..., adapter: _Optional[str] = ...) -> None: ...
 
 class SequenceSoFar(_message.Message):
     __slots__ = ("index", "tokens", "finished")

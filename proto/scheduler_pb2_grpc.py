@@ -60,7 +60,8 @@ class SchedulerServicer:
         OUT_OF_RANGE: prompt and answer do not fit into the context; metadata as above.
         RESOURCE_EXHAUSTED: the queue is full; trailing metadata `quire-retry-after` is the number of seconds
         after which all requests of the tenant that wait now will have begun.
-        FAILED_PRECONDITION: there are workers, but for half a minute none of the fingerprint that `start` names.
+        FAILED_PRECONDITION: there are workers, but for half a minute none of the fingerprint, or with the adapter, that
+        `start` names.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

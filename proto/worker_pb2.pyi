@@ -19,7 +19,7 @@ class WorkerEvent(_message.Message):
     def __init__(self, ready: _Optional[_Union[WorkerReady, _Mapping]] = ..., result: _Optional[_Union[StepResult, _Mapping]] = ..., compiled: _Optional[int] = ...) -> None: ...
 
 class WorkerReady(_message.Message):
-    __slots__ = ("model", "num_blocks", "block_size", "max_slots", "max_model_len", "vocab_size", "max_step_tokens", "host_blocks", "swap_block_us", "token_us", "window", "can_draft", "embedding_size", "fingerprint", "num_labels", "bidirectional", "recurrent")
+    __slots__ = ("model", "num_blocks", "block_size", "max_slots", "max_model_len", "vocab_size", "max_step_tokens", "host_blocks", "swap_block_us", "token_us", "window", "can_draft", "embedding_size", "fingerprint", "num_labels", "bidirectional", "recurrent", "adapters")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     BLOCK_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +37,7 @@ class WorkerReady(_message.Message):
     NUM_LABELS_FIELD_NUMBER: _ClassVar[int]
     BIDIRECTIONAL_FIELD_NUMBER: _ClassVar[int]
     RECURRENT_FIELD_NUMBER: _ClassVar[int]
+    ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     model: str
     num_blocks: int
     block_size: int
@@ -54,7 +55,16 @@ class WorkerReady(_message.Message):
     num_labels: int
     bidirectional: bool
     recurrent: bool
-    def __init__(self, model: _Optional[str] = ..., num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., max_slots: _Optional[int] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., host_blocks: _Optional[int] = ..., swap_block_us: _Optional[float] = ..., token_us: _Optional[float] = ..., window: _Optional[int] = ..., can_draft: _Optional[bool] = ..., embedding_size: _Optional[int] = ..., fingerprint: _Optional[str] = ..., num_labels: _Optional[int] = ..., bidirectional: _Optional[bool] = ..., recurrent: _Optional[bool] = ...) -> None: ...
+    adapters: _containers.RepeatedCompositeFieldContainer[Adapter]
+    def __init__(self, model: _Optional[str] = ..., num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., max_slots: _Optional[int] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., host_blocks: _Optional[int] = ..., swap_block_us: _Optional[float] = ..., token_us: _Optional[float] = ..., window: _Optional[int] = ..., can_draft: _Optional[bool] = ..., embedding_size: _Optional[int] = ..., fingerprint: _Optional[str] = ..., num_labels: _Optional[int] = ..., bidirectional: _Optional[bool] = ..., recurrent: _Optional[bool] = ..., adapters: _Optional[_Iterable[_Union[Adapter, _Mapping]]] = ...) -> None: ...
+
+class Adapter(_message.Message):
+    __slots__ = ("name", "fingerprint")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    fingerprint: str
+    def __init__(self, name: _Optional[str] = ..., fingerprint: _Optional[str] = ...) -> None: ...
 
 class StepPlan(_message.Message):
     __slots__ = ("step", "freed_slots", "dropped_grammars", "new_grammars", "new_slots", "table_cuts", "table_appends", "given_tokens", "swap_out", "swap_in", "copies", "rows", "draft_tokens", "prompt_rows")
@@ -97,7 +107,7 @@ class NewGrammar(_message.Message):
     def __init__(self, number: _Optional[int] = ..., grammar: _Optional[_Union[_sampling_pb2.Grammar, _Mapping]] = ...) -> None: ...
 
 class NewSlot(_message.Message):
-    __slots__ = ("slot", "tokens", "prompt_length", "block_ids", "sampling", "sequence_index", "traceparent", "forked_tokens", "forked_from", "dropped_tokens", "candidates", "pooling", "grammar", "second_segment")
+    __slots__ = ("slot", "tokens", "prompt_length", "block_ids", "sampling", "sequence_index", "traceparent", "forked_tokens", "forked_from", "dropped_tokens", "candidates", "pooling", "grammar", "second_segment", "adapter")
     SLOT_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LENGTH_FIELD_NUMBER: _ClassVar[int]
@@ -112,6 +122,7 @@ class NewSlot(_message.Message):
     POOLING_FIELD_NUMBER: _ClassVar[int]
     GRAMMAR_FIELD_NUMBER: _ClassVar[int]
     SECOND_SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    ADAPTER_FIELD_NUMBER: _ClassVar[int]
     slot: int
     tokens: bytes
     prompt_length: int
@@ -126,7 +137,8 @@ class NewSlot(_message.Message):
     pooling: _sampling_pb2.Pooling
     grammar: int
     second_segment: int
-    def __init__(self, slot: _Optional[int] = ..., tokens: _Optional[bytes] = ..., prompt_length: _Optional[int] = ..., block_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., sequence_index: _Optional[int] = ..., traceparent: _Optional[str] = ..., forked_tokens: _Optional[int] = ..., forked_from: _Optional[int] = ..., dropped_tokens: _Optional[int] = ..., candidates: _Optional[int] = ..., pooling: _Optional[_Union[_sampling_pb2.Pooling, str]] = ..., grammar: _Optional[int] = ..., second_segment: _Optional[int] = ...) -> None: ...
+    adapter: str
+    def __init__(self, slot: _Optional[int] = ..., tokens: _Optional[bytes] = ..., prompt_length: _Optional[int] = ..., block_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., sequence_index: _Optional[int] = ..., traceparent: _Optional[str] = ..., forked_tokens: _Optional[int] = ..., forked_from: _Optional[int] = ..., dropped_tokens: _Optional[int] = ..., candidates: _Optional[int] = ..., pooling: _Optional[_Union[_sampling_pb2.Pooling, str]] = ..., grammar: _Optional[int] = ..., second_segment: _Optional[int] = ..., adapter: _Optional[str] = ...) -> None: ...
 
 class TableCuts(_message.Message):
     __slots__ = ("slots", "lengths")

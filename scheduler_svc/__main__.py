@@ -22,13 +22,20 @@ async def serve(node: Node, settings: SchedulerSettings) -> None:
     pool = settings.served_name
     server = node.server(pool=pool, capacity=0)
 
-    offer = {"workers": 0, "stalled": 0, "max_model_len": 0, "capacity": settings.max_requests}
+    offer = {
+        "workers": 0,
+        "stalled": 0,
+        "max_model_len": 0,
+        "adapters": [],
+        "capacity": settings.max_requests,
+    }
     changed, stranded = asyncio.Event(), asyncio.Event()
 
     def announce(workers: int, max_model_len: int) -> None:
         # Without a worker, calls are better left at the door: another replica may have one.
         server.set_capacity(settings.max_requests if workers else 0)
-        offer.update(workers=workers, stalled=engine.stalled, max_model_len=max_model_len)
+        adapters = engine.fleet.adapters
+        offer.update(workers=workers, stalled=engine.stalled, max_model_len=max_model_len, adapters=adapters)
         changed.set()
         if not workers:
             stranded.set()

@@ -178,7 +178,9 @@ class Engine:
             since = {group: since.get(group, now) for group in self.fleet.stranded()}
             for group, began in since.items():
                 if now - began >= STRANDED_SECONDS and group in self._calls:
-                    self._calls[group].end(NoSuchWorker())
+                    adapter = group.request.adapter
+                    known = any(each.limits.has(adapter) for each in self.fleet.schedulers)
+                    self._calls[group].end(NoSuchWorker("" if known else adapter))
 
     @property
     def stalled(self) -> int:
@@ -238,12 +240,12 @@ class Engine:
             outcome = scheduler.settle(result)
             self.fleet.settle(scheduler, outcome)
             self._admission.note(self.fleet.admitted_tokens, time.monotonic())
-            self._deliver(outcome, logprobs, scheduler.limits.fingerprint)
+            self._deliver(outcome, logprobs, scheduler.limits)
 
-    def _deliver(self, outcome: Outcome, logprobs: Logprobs, fingerprint: str = "") -> None:
+    def _deliver(self, outcome: Outcome, logprobs: Logprobs, limits: WorkerLimits | None = None) -> None:
         """Give every call its gains in one response, then let the workers plan again."""
         for group, scores in outcome.scored:
-            self._put(group, GenerateResponse(prompt=cast(PromptScores, scores.values)), fingerprint)
+            self._put(group, GenerateResponse(prompt=cast(PromptScores, scores.values)), limits)
         by_group: dict[SequenceGroup, list[Gain]] = {}
         for gain in outcome.gains:
             by_group.setdefault(gain.group, []).append(gain)
@@ -253,7 +255,7 @@ class Engine:
                 told = PredictedTokens(accepted=group.predicted, rejected=group.predicted_rejected)
                 response.predicted.CopyFrom(told)
                 group.predicted = group.predicted_rejected = 0
-            self._put(group, response, fingerprint)
+            self._put(group, response, limits)
             if not group.unfinished:
                 self._calls[group].end()
         for group, embedding in outcome.embedded:
@@ -264,12 +266,17 @@ class Engine:
             self._calls[group].end(error)
         self._wake()
 
-    def _put(self, group: SequenceGroup, response: GenerateResponse, fingerprint: str) -> None:
-        """Give a call a response. The first one says what the answer comes from."""
+    def _put(self, group: SequenceGroup, response: GenerateResponse, limits: WorkerLimits | None) -> None:
+        """Give a call a response. The first one says what the answer comes from.
+
+        `limits`: of the worker that has computed it; None: none has.
+        """
         call = self._calls[group]
         if not call.begun:
             response.cached_tokens = group.cached_tokens or 0
-            response.fingerprint = fingerprint or group.fingerprint
+            response.fingerprint = (
+                limits.fingerprint_of(group.request.adapter) if limits else group.fingerprint
+            )
             self._times[group].first_token()
         call.put(response)
 

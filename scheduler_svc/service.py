@@ -121,7 +121,9 @@ def _ended(listener: "asyncio.Task[None]", call: Call) -> None:
 def _facts(group: SequenceGroup) -> dict[str, str | int]:
     request = group.request
     computed = sum(sequence.output_tokens for sequence in group.sequences)
+    adapter = {"quire.adapter": request.adapter} if request.adapter else {}
     return {
+        **adapter,
         "quire.request_id": request.request_id,
         "quire.tenant": request.tenant,
         "quire.n": request.n,

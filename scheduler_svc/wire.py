@@ -42,6 +42,7 @@ def limits_from(ready: WorkerReady) -> WorkerLimits:
             num_labels=ready.num_labels,
             bidirectional=ready.bidirectional,
             recurrent=ready.recurrent,
+            adapters={each.name: each.fingerprint for each in ready.adapters},
         )
     except ValueError as error:
         raise WorkerFault(f"a worker with nothing to offer: {error}") from error
@@ -90,6 +91,7 @@ def _new_slot_to(new: core.NewSlot) -> NewSlot:
         pooling=_POOLING[request.pooling],
         grammar=new.grammar,
         second_segment=request.second_segment,
+        adapter=request.adapter,
     )
 
 

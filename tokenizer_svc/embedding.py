@@ -32,6 +32,7 @@ async def tokens_request(
         pooling=pooling,
         dimensions=request.dimensions,
         cache_salt=request.cache_salt,
+        adapter=request.adapter,
         tenant=request.tenant,
         user=request.user,
         priority=request.priority,

@@ -89,6 +89,7 @@ class Generation:
             ),
             n=request.n,
             cache_salt=request.cache_salt,
+            adapter=request.adapter,
             tenant=request.tenant,
             user=request.user,
             priority=request.priority,

@@ -264,6 +264,7 @@ class ModelObject(AnswerPart):
 
     id: str = Field(description="Its name, or an alias.")
     root: str = Field(description="Its name.")
+    parent: str | None = Field(description="Name of the model whose LoRA adapter it is; null: it is none.")
     object: Literal["model"]
     type: Literal["model"]
     display_name: str

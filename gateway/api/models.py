@@ -16,13 +16,17 @@ def router(catalog: Catalog) -> APIRouter:
 
     @routes.get("/v1/models", response_model=None, openapi_extra=getting(ModelList, Unauthorized))
     async def list_models() -> dict[str, Any]:
-        """The models that are available, also under their aliases."""
+        """The models that are available, also under their aliases, and their LoRA adapters."""
         data = []
         for model in await catalog.models():
             if not model.missing:
-                data += [_object(model, name) for name in (model.name, *catalog.aliases_of(model.name))]
-        names = [one["id"] for one in data] or [None]
-        pages = {"has_more": False, "first_id": names[0], "last_id": names[-1]}
+                adapters = (name for name in model.adapters if catalog.name_of(name) == model.name)
+                for name in (model.name, *catalog.aliases_of(model.name), *adapters):
+                    adapter = catalog.adapter_of(name)
+                    if not adapter or adapter in model.adapters:
+                        data.append(_object(model, name, adapter))
+        ids = [one["id"] for one in data] or [None]
+        pages = {"has_more": False, "first_id": ids[0], "last_id": ids[-1]}
         return {"object": "list", "data": data, **pages}
 
     @routes.get(
@@ -31,16 +35,18 @@ def router(catalog: Catalog) -> APIRouter:
         openapi_extra=getting(ModelObject, Unauthorized, NotFound),
     )
     async def retrieve_model(name: str) -> dict[str, Any]:
-        """One model."""
-        return _object(await catalog.find(name), name)
+        """One model, or one LoRA adapter."""
+        return _object(await catalog.find(name), name, catalog.adapter_of(name))
 
     return routes
 
 
-def _object(model: Model, name: str) -> dict[str, Any]:
+def _object(model: Model, name: str, adapter: str = "") -> dict[str, Any]:
+    """`name`: under which it is asked for. `adapter`: its name if it is one of the model."""
     return {
         "id": name,
-        "root": model.name,
+        "root": adapter or model.name,
+        "parent": model.name if adapter else None,
         "object": "model",
         "type": "model",
         "display_name": name,

@@ -88,19 +88,22 @@ def _add_about(routes: APIRouter, catalog: Catalog) -> None:
         "/api/ps", response_model=None, openapi_extra=getting(OllamaModels, Unauthorized, error=OllamaError)
     )
     async def ollama_models() -> dict[str, Any]:
-        """The models that are available."""
-        return {"models": [_entry(model) for model in await catalog.models() if not model.missing]}
+        """The models that are available, and their LoRA adapters."""
+        there = [model for model in await catalog.models() if not model.missing]
+        names = ((model, name) for model in there for name in (model.name, *model.adapters))
+        return {"models": [_entry(model, name) for model, name in names]}
 
     @routes.post("/api/show", openapi_extra=posting(ShowBody, OllamaShown, error=OllamaError))
     async def ollama_show(request: Request) -> Response:
         """One model."""
         body = await read_body(request, ShowBody)
-        return Response(compact(_shown(await _found(catalog, body.asked))), media_type="application/json")
+        model, _ = await _found(catalog, body.asked)
+        return Response(compact(_shown(model)), media_type="application/json")
 
 
 def _add_answers(routes: APIRouter, generator: Generator, catalog: Catalog) -> None:
     async def answered(request: Request, body: OllamaBody, kind: type["Lines"]) -> Response:
-        model = (await _found(catalog, body.model)).name
+        model = await _name(catalog, body.model)
         if body.loads:
             end = {"model": model, "created_at": _now(), **kind.said(Pieces())}
             loaded = compact(end | {"done": True, "done_reason": "load"})
@@ -132,7 +135,7 @@ def _add_embed(routes: APIRouter, generator: Generator, catalog: Catalog) -> Non
         """Embed one text or several, in the shape of Ollama's API."""
         begun = time.monotonic_ns()
         body = await read_body(request, EmbedBody)
-        model = (await _found(catalog, body.model)).name
+        model = await _name(catalog, body.model)
         found = await embedded(request, generator, body.embedding(model))
         vectors = ",".join(await in_turns(numbers, (one.embedding for one in found)))
         rest = {
@@ -150,7 +153,7 @@ def _add_embed(routes: APIRouter, generator: Generator, catalog: Catalog) -> Non
     async def ollama_embeddings(request: Request) -> Response:
         """Embed one text, in the shape that Ollama's API had earlier."""
         body = await read_body(request, PromptEmbedBody)
-        model = (await _found(catalog, body.model)).name
+        model = await _name(catalog, body.model)
         (found,) = await embedded(request, generator, body.embedding(model))
         return Response(f'{{"embedding":{numbers(found.embedding)}}}', media_type="application/json")
 
@@ -276,24 +279,33 @@ def _raw_requests(prompt: str, body: ChatBody, request_id: str, caller: Caller) 
     return [asked]
 
 
-async def _found(catalog: Catalog, name: str) -> Model:
-    """The model `name`, which may have the tag that Ollama's clients add. Raises `GatewayError`."""
+async def _found(catalog: Catalog, name: str) -> tuple[Model, str]:
+    """The model `name`, which may have the tag that Ollama's clients add; and the name without it.
+
+    Raises `GatewayError`.
+    """
     try:
-        return await catalog.find(name)
+        return await catalog.find(name), name
     except NotFound:
         plain = name.removesuffix(":latest")
         if plain == name:
             raise
-        return await catalog.find(plain)
+        return await catalog.find(plain), plain
 
 
-def _entry(model: Model) -> Json:
+async def _name(catalog: Catalog, name: str) -> str:
+    """The own name of the model or adapter `name`, as for `_found`."""
+    model, plain = await _found(catalog, name)
+    return catalog.adapter_of(plain) or model.name
+
+
+def _entry(model: Model, name: str) -> Json:
     return {
-        "name": model.name,
-        "model": model.name,
+        "name": name,
+        "model": name,
         "modified_at": _time(model.created),
         "size": 0,
-        "digest": hashlib.sha256(model.name.encode()).hexdigest(),
+        "digest": hashlib.sha256(name.encode()).hexdigest(),
         "details": _DETAILS,
     }
 

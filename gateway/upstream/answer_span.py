@@ -62,7 +62,7 @@ def _describe(
     span.attributes |= {
         "gen_ai.operation.name": _operation(request),
         "gen_ai.provider.name": PROVIDER,
-        "gen_ai.request.model": model,
+        "gen_ai.request.model": request.adapter or model,
         "gen_ai.request.choice.count": request.n,
         "quire.request_id": request.request_id,
         TENANT: request.tenant,

@@ -5,6 +5,9 @@ once is remembered: while its processes are being replaced, requests for it wait
 
 Each model has processes of its own, which find each other by its name. Aliases are names that the gateway
 alone knows; a model that has the name of an alias goes before it.
+
+LoRA adapters of a model are asked for by names of their own, too, which its schedulers tell. A model or an
+alias goes before an adapter of the same name.
 """
 
 import asyncio
@@ -52,6 +55,8 @@ class Model:
     """All of its workers hang in a step."""
     num_labels: int = 0
     """Labels of a classifier, which does nothing but classify; see `purpose.py`. 0: the model is none."""
+    adapters: tuple[str, ...] = ()
+    """Names of the LoRA adapters that all of its schedulers with workers have, sorted."""
     bidirectional: bool = False
     """It is an encoder, which embeds or classifies texts and generates none."""
     absent_since: float | None = field(default=None, compare=False)
@@ -77,6 +82,8 @@ class Catalog:
         self._clock = clock
         self._aliases = aliases
         self._known: dict[str, Model] = {}
+        self._bases: dict[str, str] = {}
+        """Names of models by those of all adapters that were ever seen. They come back with their workers."""
         self._read_at = -float("inf")
         self._reading = asyncio.Lock()
         self._unreadable = False
@@ -89,17 +96,30 @@ class Catalog:
         return sorted(self._known.values(), key=attrgetter("name"))
 
     def aliases_of(self, name: str) -> list[str]:
-        """Other names of the model `name`."""
+        """Other names of the model `name`, and of its adapters."""
         return [alias for alias in self._aliases if self.name_of(alias) == name and alias != name]
 
     def name_of(self, name: str) -> str:
-        """The name of the model that a request means by `name`, whether there is one or not."""
+        """The name of the model that a request means by `name`, whether there is one or not.
+
+        `name` may be an alias, or an adapter of that model.
+        """
+        meant = self._meant(name)
+        return meant if meant in self._known else self._bases.get(meant, meant)
+
+    def adapter_of(self, name: str) -> str:
+        """The adapter that a request means by `name`; empty if it means a model."""
+        meant = self._meant(name)
+        return meant if meant in self._bases and meant not in self._known else ""
+
+    def _meant(self, name: str) -> str:
+        """What an alias stands for; any other name itself."""
         return name if name in self._known else self._aliases.get(name, name)
 
     async def find(self, name: str) -> Model:
         """The model `name`, if it is available or has been absent for less than `PATIENCE_SECONDS`.
 
-        `name` may be an alias. Raises `UnknownModel` for a model that was never seen, or of which nothing has
+        `name`: see `name_of`. Raises `UnknownModel` for a model that was never seen, or of which nothing has
         run for longer while another model is available, and `Unavailable` for any other that is absent for
         longer.
         """
@@ -108,7 +128,9 @@ class Catalog:
         error = self._lost(model) if model is not None else None
         if model is not None and error is None:
             return model
-        there = [one.name for one in self._known.values() if not one.missing]
+        there = [
+            name for one in self._known.values() if not one.missing for name in (one.name, *one.adapters)
+        ]
         if not self._unreadable and (model is None or (there and model.missing == SERVICES)):
             raise _not_found(name, there)
         raise error or Unavailable("The message queue cannot be reached.")
@@ -162,7 +184,11 @@ class Catalog:
                 by_model.setdefault(name, []).append(lease)
         gateways = sum(one.service == "gateway" and not one.info.get("stopping") for one in leases)
         for name, of_model in by_model.items():
-            self._known[name] = self._seen(name, of_model, gateways)
+            self._known[name] = model = self._seen(name, of_model, gateways)
+            for adapter in model.adapters:
+                other = self._known.get(self._bases.get(adapter, ""))
+                if other is None or adapter not in other.adapters:
+                    self._bases[adapter] = name
 
     def _seen(self, name: str, leases: list[Lease], gateways: int) -> Model:
         before = self._known.get(name) or Model(name, created=int(time.time()))
@@ -184,6 +210,7 @@ class Catalog:
             missing,
             _stalled(leases),
             labels[0] if labels else before.num_labels,
+            _adapters(leases),
             encoders[0] if encoders else before.bidirectional,
             since if absent else None,
         )
@@ -217,6 +244,20 @@ def _capacity(leases: list[Lease]) -> int:
         if lease.service in held and lease.info.get("workers") != 0:
             held[lease.service] += _count(lease, "capacity") or CAPACITY
     return min(held.values())
+
+
+def _adapters(leases: list[Lease]) -> tuple[str, ...]:
+    """Adapters that each scheduler with workers has: any of them may take a request."""
+    every = [
+        lease.info.get("adapters")
+        for lease in leases
+        if lease.service == "scheduler" and _count(lease, "workers")
+    ]
+    names = [
+        {one for one in each if isinstance(one, str) and _is_text(one)} if isinstance(each, list) else set()
+        for each in every
+    ]
+    return tuple(sorted(set.intersection(*names))) if names else ()
 
 
 def _count(lease: Lease, key: str) -> int:

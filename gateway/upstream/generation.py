@@ -216,6 +216,9 @@ class Generator:
             fits(found)
         if self._stopping:
             raise Stopping
+        adapter = self._catalog.adapter_of(model)
+        for request in requests:
+            request.adapter = adapter
         calls = begin(self._backend.tokenizer(found.name))
         self._live.update(dict.fromkeys(calls, found.name))
         self.under_way += 1

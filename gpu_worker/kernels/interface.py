@@ -13,7 +13,18 @@ from torch import Tensor
 
 from gpu_worker.arrays import Int32s
 from gpu_worker.kernels.attention import Cache, Copies, KvFormat, StepAttention, StepMetadata
-from gpu_worker.kernels.products import Clamped, Expert, Linear, Mixture, Norm, Route, Routing, Unary
+from gpu_worker.kernels.products import (
+    Absorbed,
+    Clamped,
+    Expert,
+    Gated,
+    Linear,
+    Mixture,
+    Norm,
+    Route,
+    Routing,
+    Unary,
+)
 from gpu_worker.kernels.sampling import Allowed, Sampled, SamplingState
 
 
@@ -40,12 +51,16 @@ class Kernels(Protocol):
         """As `linear` of a weight alone, with results of float32, for drafts: in less time, and less exact.
         None: there is none that is faster."""
 
-    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
+    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Gated:
         """Gated activation (Shazeer 2020): activation(gate) * up, of one product with weight [2 * out, in].
 
         The first half of the weight's rows is the gate, the second half up. `activation`: silu, gelu or
         gelu_tanh.
         """
+
+    def absorbed(self, up_key: Tensor, up_value: Tensor) -> Absorbed:
+        """The products of latent attention with up_key [heads, key size, row] and up_value [heads, row, value
+        size]."""
 
     def mixture(self, experts: Iterable[Expert], count: int, activation: str | Clamped = "silu") -> Mixture:
         """A mixture of `count` experts. The next is taken from `experts` once the one before is laid out.

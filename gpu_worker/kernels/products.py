@@ -106,6 +106,28 @@ class Unary(Protocol):
     def __call__(self, hidden: Tensor, /) -> Tensor: ...
 
 
+class Gated(Unary, Protocol):
+    """Gated activation of one product: see `Kernels.gated`. It is `activated(parts(hidden))`, bit by bit, but
+    for numbers that are smaller than any normal one."""
+
+    def parts(self, hidden: Tensor, /) -> Tensor:
+        """The product alone, [tokens, 2 * inner]: gates, then ups, in float32 or in the activations' type."""
+
+    def activated(self, parts: Tensor, /) -> Tensor:
+        """activation(gate) * up of what `parts` returns, [tokens, inner]. It may overwrite `parts`."""
+
+
+class Absorbed(Protocol):
+    """The products of latent attention with the weights that would project a compressed row to keys and
+    values: see `models/latent.py`."""
+
+    def queries(self, plain: Tensor, /) -> Tensor:
+        """From what is not rotated of queries, [tokens, heads, key size], to [tokens, heads, row]."""
+
+    def values(self, mixed: Tensor, /) -> Tensor:
+        """From rows that attention has mixed, [tokens, heads, row], to [tokens, heads, value size]."""
+
+
 class Norm(Unary, Protocol):
     """See `Kernels.norm`. The result of a row [in] depends on that row alone."""
 

@@ -252,8 +252,8 @@ def open_checkpoint(
     Raises `ModelError` if there is no such file, if a file is truncated or of another kind, or if a file does
     not have the tensors that the index says.
     """
-    if (ggufs := sorted(directory.glob("*.gguf"))) and not any(directory.glob("*.safetensors")):
-        gguf = GgufTensors(ggufs[0].resolve())
+    if is_gguf(directory):
+        gguf = GgufTensors(min(directory.glob("*.gguf")).resolve())
         yield Checkpoint({name: (gguf, name) for name in gguf.names}, form, gguf.maps)
         return
     with ExitStack() as opened:
@@ -276,6 +276,11 @@ def open_checkpoint(
             )
         found = {_usual(name, aliases): (files[own], own) for name, own in language.items()}
         yield Checkpoint(single_experts(found, plain=stacked), form, maps)
+
+
+def is_gguf(directory: Path) -> bool:
+    """Whether the weights of a directory are in GGUF files."""
+    return any(directory.glob("*.gguf")) and not any(directory.glob("*.safetensors"))
 
 
 def _usual(name: str, aliases: Mapping[str, str]) -> str:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gpu_worker.kernels.attention import Cache, LayerCache, StepAttention
 from gpu_worker.kernels.interface import Kernels
+from gpu_worker.models.adapters.adapters import Adapters
 from gpu_worker.models.classification import token_scores
 from gpu_worker.models.config import ModelConfig
 from gpu_worker.models.head import base_of, embedding_and_head, embedding_and_score
@@ -32,8 +33,19 @@ Embed = Callable[[Tensor, Tensor], Tensor]
 class Decoder:
     """A decoder for causal language modelling or classification. See `models.registry.CausalLM`."""
 
-    def __init__(self, config: ModelConfig, weights: Weights, kernels: Kernels, positions: int) -> None:
-        """`positions`: longest sequence, in positions. Raises `ModelError`."""
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: Weights,
+        kernels: Kernels,
+        positions: int,
+        adapters: Adapters | None = None,
+    ) -> None:
+        """`positions`: longest sequence, in positions. `adapters`: those beside the products of layers.
+
+        Raises `ModelError`.
+        """
+        self.adapters = adapters
         self.config = config = rank_config(config, weights.ranks.count)
         self.dtype = weights.dtype
         self.predictor: Predictor | None = None
@@ -48,19 +60,26 @@ class Decoder:
         self._norm = read_norm(config, base, kernels, names.final_norm, config.hidden_size)
         layers = replace(base, transposed=config.family.transposed)
         self._layers = [
-            make_layer(
-                config,
+            self._layer(
                 number,
                 replace(layers.under(names.layer.format(number)), multipliers=config.multipliers),
                 kernels,
             )
             for number in range(config.num_layers)
         ]
+        if adapters is not None:
+            adapters.check()
         tables = {
             rope: rotary_tables(rope, config.head_dim, positions, weights.device)
             for rope in set(config.ropes)
         }
         self._rotary = [tables[rope] for rope in config.ropes]
+
+    def _layer(self, number: int, weights: Weights, kernels: Kernels) -> Any:
+        make = partial(make_layer, self.config, number)
+        if self.adapters is not None:
+            kernels = self.adapters.beside(kernels, make, weights)
+        return make(weights, kernels)
 
     def __call__(self, tokens: Tensor, step: StepAttention, caches: Sequence[Cache]) -> Tensor:
         hidden = self.embed(tokens, step.positions)

@@ -61,6 +61,7 @@ class SharedExpert:
         assert shape is not None
         assert names is not None
         own = _expert(config, weights.under(names.shared), shape.shared_intermediate_size, config.hidden_size)
+        self._inner: Unary
         if config.family.gated:
             self._inner = kernels.gated(own.up, None, config.activation)
         else:

@@ -47,9 +47,9 @@ class LatentAttention:
         self._norm = kernels.norm(weights.read(f"{names.norm}.weight", shape.kv_lora_rank), NORM_EPS)
         rows = config.num_heads * (shape.qk_nope_head_dim + shape.v_head_dim)
         up, _ = weights.split_outputs({names.up: [RankRows(rows)]}, shape.kv_lora_rank, False)
-        each = up.view(config.num_heads, -1, shape.kv_lora_rank)
+        each = up.view(config.num_heads, -1, up.shape[1])
         keys, values = each[:, : shape.qk_nope_head_dim], each[:, shape.qk_nope_head_dim :]
-        self._up_key, self._up_value = keys.contiguous(), values.transpose(1, 2).contiguous()
+        self._absorbed = kernels.absorbed(keys, values.transpose(1, 2))
         score_scale = rope.scaling.score_scale if isinstance(rope.scaling, Yarn) else 1.0
         self._spec = AttentionSpec(
             scale=score_scale * (shape.qk_nope_head_dim + shape.qk_rope_head_dim) ** -0.5
@@ -77,13 +77,12 @@ class LatentAttention:
         compressed = self._compress(hidden)
         queries = self._query(compressed).view(tokens, self._heads, -1)
         plain, rotated = queries[..., : shape.qk_nope_head_dim], queries[..., shape.qk_nope_head_dim :]
-        absorbed = torch.bmm(plain.transpose(0, 1), self._up_key).transpose(0, 1)
-        query = torch.cat((absorbed, rotated), dim=-1)
+        query = torch.cat((self._absorbed.queries(plain), rotated), dim=-1)
         step.write_latent(query, latent, rotary, cache)
         if self._indexer is not None and cache.index is not None:
             self._indexer.select(hidden, compressed, rotary, step, cache.index)
         mixed = step.attend_selected(query, cache, self._spec).view(tokens, self._heads, shape.kv_lora_rank)
-        values = torch.bmm(mixed.transpose(0, 1), self._up_value).transpose(0, 1)
+        values = self._absorbed.values(mixed)
         if self._gates is not None:
             values *= self._gates(hidden).sigmoid().to(values.dtype)[..., None]
         self._out.add_to(values.flatten(1), residual)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gpu_worker.kernels.attention import AttentionSpec, Cache, LayerCache, Rotary, StepAttention
 from gpu_worker.kernels.interface import Kernels
-from gpu_worker.kernels.products import Linear
+from gpu_worker.kernels.products import Linear, Unary
 from gpu_worker.kernels.recurrence import StateCache
 from gpu_worker.kernels.reference.activations import activated
 from gpu_worker.models.config import ModelConfig
@@ -105,6 +105,7 @@ class MLP:
         down = kernels.linear(*weights.split_inputs(names.down, hidden, inner, config.mlp_bias))
         rows = [RankRows(inner)] * (2 if config.family.gated else 1)
         up = weights.split_outputs(in_tensors(names.up, rows), hidden, config.mlp_bias)
+        self._inner: Unary
         if config.family.gated:
             self._inner = kernels.gated(*up, config.activation)
         else:

@@ -14,7 +14,8 @@ from gpu_worker.errors import CapacityError, ModelError
 from gpu_worker.kernels.attention import Cache, StepAttention
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.reference.kept import kinds_kept
-from gpu_worker.models.checkpoint import Checkpoint, open_checkpoint
+from gpu_worker.models.adapters.adapters import AdapterFiles
+from gpu_worker.models.checkpoint import Checkpoint, is_gguf, open_checkpoint
 from gpu_worker.models.config import Shape, architecture_of, read_config, read_values
 from gpu_worker.models.decoder import Decoder
 from gpu_worker.models.encoder_load import load_encoder
@@ -74,15 +75,17 @@ def load_model(
     dtype: torch.dtype | None = None,
     max_positions: int = 0,
     ranks: Ranks = ALONE,
+    adapters: AdapterFiles | None = None,
     predictor: Path | None = None,
 ) -> CausalLM:
     """Load the model of a Hugging Face directory.
 
-    `dtype`: None = the checkpoint's. `max_positions`: longest sequence; 0 = the model's own limit. With
-    several `ranks` each loads its part, and sizes in its configuration are those of the part. `predictor`:
-    directory of the checkpoint with the layer for multi-token prediction that the decoder has, too; None: it
-    has none. Loading needs memory for the weights and one more matrix. Raises `CapacityError` if there is
-    less memory, and `ModelError` if the model cannot be loaded; both have messages of one line.
+    `dtype`: None = the checkpoint's. `max_positions`: longest sequence; 0 = the model's own limit.
+    `adapters`: LoRA adapters that are served beside it. `predictor`: directory of the checkpoint with the
+    layer for multi-token prediction that the decoder has, too; None: it has none. With several `ranks` each
+    loads its part, and sizes in its configuration are those of the part. Loading needs memory for the weights
+    and one more matrix. Raises `CapacityError` if there is less memory, and `ModelError` if the model cannot
+    be loaded; both have messages of one line.
     """
     started = time.monotonic()
     values = read_values(directory)
@@ -92,12 +95,13 @@ def load_model(
     if predictor is not None and not native:
         raise ModelError(f"{directory}: {NO_PREDICTOR}: {architecture} is not one of our own decoders")
     form = read_format(values)
+    if adapters is not None and (not native or encoder_family(values.values)):
+        raise ModelError(f"{directory}: {architecture} is served without LoRA adapters")
     if encoder := encoder_family(values.values):
         model, checkpoint, parameters = load_encoder(values, encoder, form, device, dtype)
     elif native:
-        model, checkpoint = _load_native(
-            directory, form, device, kernels, dtype, max_positions, ranks, predictor
-        )
+        how = (dtype, max_positions, ranks, adapters, predictor)
+        model, checkpoint = _load_native(directory, form, device, kernels, *how)
         parameters = checkpoint.parameters
     else:
         unlike = ""
@@ -148,6 +152,7 @@ def _load_native(
     dtype: torch.dtype | None,
     max_positions: int,
     ranks: Ranks,
+    files: AdapterFiles | None,
     predictor: Path | None,
 ) -> tuple[Decoder, Checkpoint]:
     """The decoder, and its checkpoint, which is closed."""
@@ -160,11 +165,16 @@ def _load_native(
         raise ModelError(f"{directory / 'config.json'}: {KEY}: {what}")
     stacked = config.family.experts is not None and config.family.experts.stacked
     aliases = config.family.aliases
+    adapters = None
+    if files is not None:
+        if is_gguf(directory):
+            raise ModelError(f"{directory}: GGUF files are served without LoRA adapters")
+        adapters = files.read(aliases)
     with open_checkpoint(directory, form, stacked, aliases) as checkpoint, torch.inference_mode():
         keeps = frozenset() if form is None else kinds_kept(kernels)
         weights = Weights(checkpoint, dtype or config.dtype, device, ranks=ranks, keeps=keeps)
         try:
-            model = Decoder(config, weights, kernels, positions)
+            model = Decoder(config, weights, kernels, positions, adapters)
             if predictor == directory:
                 model.predictor = Predictor(model, weights, weights, kernels, positions)
             elif predictor is not None:
@@ -176,6 +186,9 @@ def _load_native(
             if "memory" not in str(error):
                 raise
             raise CapacityError(f"{directory}: no memory on {device} for the weights") from error
+        if adapters is not None:
+            count, size = len(adapters.names), adapters.nbytes / 2**20
+            log.info("LoRA adapters: %d, %.1f MiB beside the weights", count, size)
         headless = config.tie_word_embeddings or not config.has_lm_head
         tied = (f"{config.family.names.head}.weight",) if headless else ()
         ignored = (*_DERIVED, *ENDS, *UNUSED, *tied)  # scales are read if the format of the pages has them

@@ -42,7 +42,8 @@ def pace_of(
     token_bytes = runner.token_bytes
 
     def work_of(plan: Plan) -> Work | None:
-        if not len(plan.row_counts):
+        # What adapters add has no floor.
+        if not len(plan.row_counts) or runner.batch.adapters.take(plan.row_slots, mode="clip").any():
             return None
         contexts = plan.row_starts + plan.row_counts
         sampled = int(plan.row_samples.sum())

@@ -103,6 +103,12 @@ def kernels_of(settings: WorkerSettings, device: torch.device, ranks: Ranks = AL
     return kind(compiled, library.cores(threads))
 
 
+def plain_kernels(kernels: Kernels) -> Kernels:
+    """The back end of plain weights on the device of another, for factors of adapters. A row's results depend
+    on other rows where those of `kernels` do."""
+    return CpuKernels(kernels.library) if isinstance(kernels, CpuKernels) else ReferenceKernels()
+
+
 def keeps_weights(settings: WorkerSettings) -> bool:
     """Whether weights that are quantized in the checkpoint stay so. Its errors are those of loading it."""
     if settings.quantization != "auto":

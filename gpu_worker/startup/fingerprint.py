@@ -14,6 +14,8 @@ import torch
 from gpu_worker.kernels.cpu import build, onednn
 from gpu_worker.kernels.cpu.kernels import CpuKernels, MatrixUnitKernels
 from gpu_worker.kernels.interface import Kernels
+from gpu_worker.models.adapters.adapter import WEIGHTS
+from gpu_worker.models.adapters.config import CONFIG
 from gpu_worker.settings import WorkerSettings
 from ops.runtime.grammars import VERSION as GRAMMARS
 
@@ -31,6 +33,15 @@ def fingerprint_of(
     found.update(GRAMMARS.encode())
     formats = (dtype, settings.quantization, settings.kv_dtype, settings.tensor_parallel)
     found.update(repr((*map(str, formats), arithmetic_of(settings, kernels, device))).encode())
+    return found.hexdigest()
+
+
+def adapter_fingerprint(fingerprint: str, directory: Path) -> str:
+    """Of the same worker's answers with a LoRA adapter. Raises `OSError`."""
+    found = hashlib.blake2b(fingerprint.encode(), digest_size=8)
+    for name in (CONFIG, WEIGHTS):
+        with (directory / name).open("rb") as file:
+            found.update(hashlib.file_digest(file, "blake2b").digest())
     return found.hexdigest()
 
 

@@ -8,6 +8,7 @@ import torch
 from gpu_worker.errors import ModelError, WorkerError
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.machine.huge_pages import populate
+from gpu_worker.models.adapters.adapters import AdapterFiles
 from gpu_worker.models.decoder import Decoder
 from gpu_worker.models.predictor import Predictor
 from gpu_worker.models.projection import load_projection
@@ -16,16 +17,17 @@ from gpu_worker.models.registry import CausalLM, check_split, load_model
 from gpu_worker.ranks.group import own_cores
 from gpu_worker.ranks.processes import RankProcesses
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.startup.backend import PLAIN, device_of, dtype_of, kernels_of
+from gpu_worker.startup.backend import PLAIN, device_of, dtype_of, kernels_of, plain_kernels
 from gpu_worker.startup.calibration import head_scales
-from gpu_worker.startup.fingerprint import fingerprint_of
+from gpu_worker.startup.fingerprint import adapter_fingerprint, fingerprint_of
 from gpu_worker.startup.record_steps import record_steps
 from gpu_worker.startup.sizing import Parts, add_host_memory, enough_memory, limits_of
 from gpu_worker.startup.warmup import full_step, rehearse
 from gpu_worker.step.draft_model import load_draft
 from gpu_worker.step.runner import Runner
 from ops.runtime.grammars import end_tokens_in
-from ops.runtime.hub import fetched
+from ops.runtime.hub import fetched, fetched_adapter
+from ops.runtime.lora_modules import written
 
 log = logging.getLogger(__name__)
 
@@ -83,8 +85,9 @@ def load_rank(
         kernels = around(plain)
     tell("loading weights")
     predictor = settings.draft_model or settings.model if settings.speculation == "mtp" else None
+    adapters = AdapterFiles(settings.adapters, plain_kernels(plain)) if settings.adapters else None
     dtype, longest = dtype_of(settings, device), settings.max_model_len
-    model = load_model(settings.model, device, kernels, dtype, longest, ranks, predictor)
+    model = load_model(settings.model, device, kernels, dtype, longest, ranks, adapters, predictor)
     if model.config.bidirectional and settings.quantization not in PLAIN:
         what = f"QUIRE_QUANTIZATION={settings.quantization}: the weights of an encoder are not quantized"
         raise ModelError(what)
@@ -116,6 +119,10 @@ def load_rank(
     tell("trying steps of every size")
     add_host_memory(settings, runner, ranks)
     runner.fingerprint = fingerprint_of(settings, kernels, model.dtype, device)
+    runner.adapters = {
+        name: adapter_fingerprint(runner.fingerprint, directory)
+        for name, directory in settings.adapters.items()
+    }
     if device.type == "cuda":
         with enough_memory(limits, device):
             if not limits.bidirectional:  # an encoder has no kernels that would have to be compiled
@@ -132,12 +139,14 @@ def load_rank(
 
 
 def _with_directories(settings: WorkerSettings) -> WorkerSettings:
-    """The same settings with directories: models that are named by id are downloaded. Raises `HubError`."""
+    """The same settings with directories: what is named by an id is downloaded. Raises `HubError`."""
     draft = settings.draft_model
+    adapters = {name: fetched_adapter(each, log.info) for name, each in settings.adapters.items()}
     return settings.model_copy(
         update={
             "model": fetched(settings.model, log.info),
             "draft_model": fetched(draft, log.info) if draft else None,
+            "lora_modules": written(adapters),
         }
     )
 

@@ -128,6 +128,7 @@ def limits_of(settings: WorkerSettings, parts: Parts) -> BatchLimits:
         config.num_labels,
         config.bidirectional,
         config.recurrent,
+        tuple(settings.adapters),
     )
     if config.bidirectional:
         return replace(limits, num_blocks=BLOCKS_OF_A_TEXT * limits.max_slots)

@@ -32,16 +32,20 @@ def full_step(limits: BatchLimits) -> StepPlan:
     """A step of the largest size: every slot holds a sequence of the longest length.
 
     One row prefills a chunk that takes the rest of the step's token budget. All other rows decode. Rows
-    of an encoder are texts of the longest length.
+    of an encoder are texts of the longest length. LoRA adapters take turns.
     """
     longest = limits.max_model_len
     if limits.bidirectional:
         texts = [longest] * min(limits.max_slots, limits.max_step_tokens // longest)
         return step_of(limits, texts, texts)
     rows = min(limits.max_slots, limits.max_step_tokens)
-    return step_of(
+    step = step_of(
         limits, [longest] * rows, [min(limits.max_step_tokens - rows + 1, longest)] + [1] * (rows - 1)
     )
+    if limits.adapters:
+        for new in step.new_slots:
+            new.adapter = limits.adapters[new.slot % len(limits.adapters)]
+    return step
 
 
 def rehearse(runner: Runner) -> None:

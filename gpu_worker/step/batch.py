@@ -29,6 +29,7 @@ from gpu_worker.models.projection import Projection
 from gpu_worker.sampling.grammars import Grammars
 from gpu_worker.sampling.parameters import SamplingTable, fault_in
 from gpu_worker.sampling.rules import Rules
+from gpu_worker.step.new_slot import adapter_of, fault_in_tokens
 from gpu_worker.step.plan import Plan
 from gpu_worker.step.pooling import SlotPooling, pooling_fault
 from gpu_worker.step.slot_states import SlotStates
@@ -61,6 +62,8 @@ class BatchLimits:
     """The model is an encoder, whose slots are all pooled and whose rows are whole texts."""
     recurrent: bool = False
     """Layers keep states in blocks: see `kernels/recurrence.py`."""
+    adapters: tuple[str, ...] = ()
+    """Names of the LoRA adapters that slots may have."""
 
     @property
     def max_blocks(self) -> int:
@@ -101,6 +104,8 @@ class Batch:
         )
         self.second_segments = np.zeros(slots, np.int32)
         """int32 [slots]: position of the first token of the second text of a pair; 0: there is none."""
+        self.adapters = np.zeros(slots, np.int32)
+        """int32 [slots]: number of each slot's adapter, from 1; 0: the model alone."""
         self.known = np.zeros(slots, np.int32)
         """int32 [slots]: number of tokens that each slot was given or has sampled."""
         self.generations = np.zeros(slots, np.int64)
@@ -280,15 +285,19 @@ class Batch:
         self.generations[slot] += 1
         if limits.bidirectional:
             self.second_segments[slot] = min(new.second_segment, limits.max_model_len)
+        self.adapters[slot] = adapter = adapter_of(new, limits.adapters)
         # A plan may name any number; one that is out of bounds is a fault, and need not be kept as it is.
         forked = min(new.forked_tokens, limits.max_model_len)
         if self.states is not None:
             self.states.computed[slot] = forked or -1
         self.known[slot] = min(forked + len(tokens), limits.max_model_len)
         self._table_lengths[slot] = forked // limits.block_size
-        fault = self._fault_in_tokens(new, tokens) or fault_in(new.sampling)
+        fault = fault_in_tokens(new, tokens, limits.max_model_len, limits.vocab_size)
+        if adapter < 0:
+            fault = fault or f"there is no adapter {new.adapter[:80]!r}"
         fault = (
             fault
+            or fault_in(new.sampling)
             or pooling_fault(new, limits.num_labels, limits.bidirectional)
             or self.grammars.fault_in(new)
             or self.rules.fault_in(new)
@@ -355,24 +364,13 @@ class Batch:
             return f"forked from slot {parent}, which holds no other sequence"
         if parent in self._faults:
             return self._faults[parent]
+        if self.adapters[parent] != self.adapters[new.slot]:
+            return "forked from a sequence of another adapter"
         known, blocks = int(self.known[parent]), int(self._table_lengths[parent])
         if begun > known or begun // self.limits.block_size > blocks:
             return f"forked after {begun} tokens of a sequence of {known} in {blocks} blocks"
         if self.states is not None and (missing := self.states.missing(parent, begun)):
             return f"forked after {begun} tokens of a sequence: {missing}"
-        return ""
-
-    def _fault_in_tokens(self, new: NewSlot, tokens: Int32s) -> str:
-        length = new.forked_tokens + len(tokens)
-        if not (len(tokens) and length <= self.limits.max_model_len):
-            return f"{length} tokens, not 1 to {self.limits.max_model_len}"
-        if new.candidates > self.limits.vocab_size:
-            return f"{new.candidates} candidates of a vocabulary of {self.limits.vocab_size}"
-        if not 0 < new.prompt_length <= length:
-            return f"a prompt of {new.prompt_length} of {length} tokens"
-        if tokens.min() < 0 or tokens.max() >= self.limits.vocab_size:
-            wrong = next(token for token in tokens.tolist() if not 0 <= token < self.limits.vocab_size)
-            return f"token {wrong} is not in the vocabulary of {self.limits.vocab_size}"
         return ""
 
     def _fault_of(self, plan: Plan, row: int) -> str:

@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 from torch import Tensor
 
 from gpu_worker.kernels.attention import Cache, StepMetadata
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.rows import Rows
+from gpu_worker.models.decoder import Decoder
 from gpu_worker.models.registry import CausalLM
 from gpu_worker.step.batch import Batch
 from gpu_worker.step.drafted_states import DraftedStates
@@ -22,6 +24,7 @@ class Forward:
 
     def __init__(self, model: CausalLM, caches: Sequence[Cache], kernels: Kernels) -> None:
         self.model, self.caches, self._kernels = model, caches, kernels
+        self._adapters = model.adapters if isinstance(model, Decoder) else None
         self.recorded: StepGraphs | RecordedSteps | None = None
         """Small steps that can be repeated; None if all are computed kernel by kernel."""
         self.drafted: DraftedStates | None = None
@@ -32,11 +35,19 @@ class Forward:
 
         The next call may overwrite both. Keys and values are written to the pages.
         """
+        if self._adapters is None or not (adapters := batch.adapters[rows.slots]).any():
+            return self._run(batch, rows, self.recorded)
+        with self._adapters.step.of(np.repeat(adapters, rows.counts), batch.device):
+            return self._run(batch, rows, None)
+
+    def _run(
+        self, batch: Batch, rows: Rows, recorded: "StepGraphs | RecordedSteps | None"
+    ) -> tuple[Tensor, Tensor]:
         if self.model.config.recurrent and rows.drafted.any():
             self.drafted = DraftedStates(batch, rows, self._kernels.begin)
             step, tokens, slots = batch.metadata(rows)
             return self.model(tokens, self.drafted.begin(step), self.caches), slots
-        if self.recorded is not None and (repeat := self.recorded.find(rows)) is not None:
+        if recorded is not None and (repeat := recorded.find(rows)) is not None:
             return repeat(rows)
         step, tokens, slots = batch.metadata(rows)
         return self.compute(tokens, step), slots

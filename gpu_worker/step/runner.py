@@ -93,6 +93,8 @@ class Runner:
         self.host_offer = HostOffer()
         self.fingerprint = ""
         """What its answers depend on besides the request; empty: not known."""
+        self.adapters: Mapping[str, str] = {}
+        """The same of answers with each LoRA adapter, by its name."""
         self.followers: Followers | None = None
         """The worker's other ranks; None if there are none, or this is not rank 0."""
         self._step = 0

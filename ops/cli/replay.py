@@ -55,8 +55,11 @@ def _against_worker(recording: Any) -> int:
     except WorkerError as error:
         print(f"quire replay: {error}", file=sys.stderr)
         return 2
+    adapters = {each.name: each.fingerprint for each in recording.worker.adapters}
     if runner.fingerprint != recording.worker.fingerprint:
         print("this worker has other weights, number formats or kernels than the one that was recorded")
+    elif runner.adapters != adapters:
+        print("this worker has other LoRA adapters than the one that was recorded (QUIRE_LORA_MODULES)")
     compared = Compared(recording, runner)
     try:
         found = compared.run()

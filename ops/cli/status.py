@@ -131,7 +131,7 @@ def process(holder: Lease, snapshot: bytes | None) -> Process:
         load = load_of(holder.service, parse(snapshot, BY_NAME)) if snapshot is not None else {}
     except ValueError:  # of another version
         load = {}
-    info = {name: value for name, value in holder.info.items() if value != ""}
+    info = {name: value for name, value in holder.info.items() if value not in ("", [])}
     return Process(holder.service, holder.pid, holder.process_id, holder.epoch, holder.protocol, info, load)
 
 
@@ -163,7 +163,7 @@ def _readable(value: Any) -> str:
     """A value of a lease: one that has parts is not shown as Python's own text."""
     if isinstance(value, dict):
         return ",".join(f"{name}:{_readable(each)}" for name, each in value.items())
-    return str(value)
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _print_table(rows: Sequence[Sequence[str]]) -> None:

@@ -14,11 +14,11 @@ from ops.launcher.detach import in_background
 from ops.launcher.installed import check_installed
 from ops.launcher.launch import launch
 from ops.launcher.record import logs_directory
-from ops.launcher.served import asked_for
+from ops.launcher.served import adapters_asked_for, asked_for
 from ops.launcher.specs import Options
 from ops.launcher.welcome import quire_command, welcome
 from ops.runtime.errors import LaunchError, UsageError
-from ops.runtime.hub import HubError, fetched
+from ops.runtime.hub import HubError, fetched, fetched_adapter
 from scheduler_svc.core.policies import POLICIES
 
 _DESCRIPTION = """\
@@ -30,6 +30,7 @@ answers, and keep them running: a process that dies is started again. Ctrl-C end
   quire up --model ~/models/llama.gguf       a model of llama.cpp
   quire up --model org/name                  one of the Hugging Face Hub, fetched if it is not in the cache
   quire up --model big=org/name --model ~/models/llama    two models behind one address
+  quire up --lora-modules sql=~/adapters/sql  the model, and a LoRA adapter of it
   quire up --workers 2 --detach              two workers, in the background
 
 Without a Redis of yours (QUIRE_REDIS_URL) it starts one of its own. All other QUIRE_* settings
@@ -78,6 +79,14 @@ def add_to(subcommands: Any) -> None:
         choices=("off", "ngram", "draft", "mtp"),
         help="where drafts come from (default: ngram)",
     )
+    up.add_argument(
+        "--lora-modules",
+        nargs="+",
+        metavar="NAME=ADAPTER",
+        default=[],
+        help="LoRA adapters beside the model: directories with adapter_config.json and "
+        "adapter_model.safetensors, or ids of the Hugging Face Hub; a request names one as its model",
+    )
     up.add_argument("--detach", action="store_true", help="return when it answers and leave it running")
     up.set_defaults(run=run)
 
@@ -91,6 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
         dtype=arguments.dtype,
         policy=arguments.policy,
         speculation=arguments.speculation,
+        adapters=adapters_asked_for(arguments.lora_modules),
     )
     if arguments.detach:
         return in_background(
@@ -109,7 +119,8 @@ def _serve(asked: Options, ready: Callable[[], None], how_to_stop: str) -> int:
         check_installed()
         # Once, before there are processes that would all want it.
         models = tuple(replace(each, path=fetched(each.path, _say)) for each in asked.models)
-        options = replace(asked, models=models)
+        adapters = {name: fetched_adapter(each, _say) for name, each in asked.adapters.items()}
+        options = replace(asked, models=models, adapters=adapters)
         asyncio.run(launch(options, _say, on_ready))
     except (LaunchError, HubError) as error:
         print(f"quire up: {error}", file=sys.stderr, flush=True)

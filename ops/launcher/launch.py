@@ -19,7 +19,7 @@ from ops.launcher.progress import Progress
 from ops.launcher.ready import first_answer, wait_ready
 from ops.launcher.record import Deployment, claimed_directory, forget, write
 from ops.launcher.redis_server import NoRedisError, RedisServer
-from ops.launcher.served import check_models
+from ops.launcher.served import check_adapters, check_models
 from ops.launcher.specs import (
     BEHIND,
     FRONT,
@@ -54,6 +54,7 @@ async def launch(options: Options, say: Report, on_ready: Callable[[], None]) ->
     """
     check_directory()
     check_models(options.models)
+    check_adapters(options.adapters, options.models)
     check_open(options)
     with claimed_directory(options.port) as directory:
         check_port(options.host, options.port)

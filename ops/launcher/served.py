@@ -2,13 +2,14 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from ops.runtime.errors import UsageError
 from ops.runtime.hub import model_name
+from ops.runtime.lora_modules import named, parse
 from ops.runtime.settings import SHIPPED_MODEL
 
 SHIPPED_MODEL_NAME = "quire-tiny"
@@ -62,6 +63,27 @@ def asked_for(texts: Sequence[str]) -> tuple[Served, ...]:
         if not found[0].given:
             return (Served(found[0].path, name),)
     return found
+
+
+def adapters_asked_for(texts: Sequence[str]) -> dict[str, Path]:
+    """The LoRA adapters of `--lora-modules`, or else of `QUIRE_LORA_MODULES`. Raises `UsageError`."""
+    try:
+        return named(texts) if texts else parse(os.environ.get("QUIRE_LORA_MODULES", ""))
+    except ValueError as error:
+        raise UsageError(f"{'--lora-modules' if texts else 'QUIRE_LORA_MODULES'}: {error}") from None
+
+
+def check_adapters(adapters: Mapping[str, Path], models: Sequence[Served]) -> None:
+    """Raise `UsageError` unless each is the directory of an adapter, with a name that no model has."""
+    if adapters and len(models) > 1:
+        raise UsageError(
+            "--lora-modules: of several models: start a deployment for the one that has adapters"
+        )
+    for name, directory in adapters.items():
+        if name == models[0].name:
+            raise UsageError(f"--lora-modules: '{name}' is the name of the model")
+        if not (directory / "adapter_config.json").is_file():
+            raise UsageError(f"{directory} is not a LoRA adapter: it has no adapter_config.json")
 
 
 def check_models(models: Sequence[Served]) -> None:

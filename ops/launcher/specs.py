@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gateway.settings import GatewaySettings
@@ -15,6 +15,7 @@ from ops.runtime.api_keys import KeyFileError, read_keys
 from ops.runtime.child import Spec
 from ops.runtime.errors import StartError, UsageError
 from ops.runtime.gpus import shares
+from ops.runtime.lora_modules import written
 from ops.runtime.settings import SHIPPED_DRAFT, SHIPPED_MODEL, SHIPPED_PREDICTOR, named_redis
 
 REDIS, BEHIND, FRONT = range(3)
@@ -33,6 +34,8 @@ class Options:
     dtype: str | None = None
     policy: str | None = None
     speculation: str | None = None
+    adapters: Mapping[str, Path] = field(default_factory=dict)
+    """Directories of LoRA adapters by name."""
 
     @property
     def model_names(self) -> list[str]:
@@ -107,6 +110,7 @@ def service_specs(options: Options, redis_urls: Mapping[str, str]) -> list[Spec]
         "QUIRE_DTYPE": options.dtype,
         "QUIRE_POLICY": options.policy,
         "QUIRE_SPECULATION": options.speculation,
+        "QUIRE_LORA_MODULES": written(options.adapters) if options.adapters else None,
     }
     common |= {name: value for name, value in chosen.items() if value is not None}
 

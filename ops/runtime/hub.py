@@ -6,7 +6,7 @@ locks what it fetches, so that processes that start side by side fetch everythin
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ops.runtime.errors import StartError
@@ -19,6 +19,9 @@ WEIGHTS = ["model*.safetensors", "[0-9]*_Dense/model.safetensors"]
 FILES = ["*.json", "*.jinja", RANKS]
 """What is fetched, with the weights or without: never code or pickles, nor what some repositories have
 besides, the same weights once more under another name."""
+
+ADAPTER = ["adapter_config.json", "adapter_model.safetensors"]
+"""What a LoRA adapter consists of."""
 
 _ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?", re.ASCII)
 _CACHED = "models--"
@@ -63,6 +66,26 @@ def fetched(model: Path, say: Callable[[str], object] = lambda line: None, weigh
             return _complete(path) if file is None else as_directory(file)
         except FileError as error:
             raise HubError(str(error)) from error
+    directory = _downloaded(model, [*FILES, *WEIGHTS] if weights else FILES, say)
+    if weights and not any(directory.glob("*.safetensors")):
+        from huggingface_hub import constants
+
+        raise HubError(
+            f"{model}: {constants.ENDPOINT} has no model*.safetensors of it; pickles are never fetched"
+        )
+    try:
+        return _complete(directory)
+    except FileError as error:
+        raise HubError(str(error)) from error
+
+
+def fetched_adapter(adapter: Path, say: Callable[[str], object] = lambda line: None) -> Path:
+    """The directory of a LoRA adapter, as `fetched` gives that of a model. Raises `HubError`."""
+    return _downloaded(adapter, ADAPTER, say) if is_id(adapter) else adapter.expanduser().absolute()
+
+
+def _downloaded(model: Path, files: Sequence[str], say: Callable[[str], object]) -> Path:
+    """The files of an id that have one of these names, in the library's cache. Raises `HubError`."""
     # Its import takes longer than the rest of a command, and few need it.
     from huggingface_hub import constants, snapshot_download
     from huggingface_hub.utils.tqdm import disable_progress_bars
@@ -70,20 +93,16 @@ def fetched(model: Path, say: Callable[[str], object] = lambda line: None, weigh
     if not sys.stderr.isatty():
         disable_progress_bars()  # a log would get a line for each of their steps
     name, _, revision = str(model).partition("@")
-    files = [*FILES, *WEIGHTS] if weights else FILES
     endpoint, cache = constants.ENDPOINT, constants.HF_HUB_CACHE
     say(f"fetch   {model} from {endpoint} to {cache}")
     try:
-        directory = snapshot_download(name, revision=revision or None, cache_dir=cache, allow_patterns=files)
+        found = snapshot_download(
+            name, revision=revision or None, cache_dir=cache, allow_patterns=list(files)
+        )
     # HTTP, locks, disks, its own checks of an id: the library raises many kinds of errors.
     except Exception as error:
         raise HubError(f"{model}: {_reason(error, endpoint, cache)}") from error
-    if weights and not any(Path(directory).glob("*.safetensors")):
-        raise HubError(f"{model}: {endpoint} has no model*.safetensors of it; pickles are never fetched")
-    try:
-        return _complete(Path(directory))
-    except FileError as error:
-        raise HubError(str(error)) from error
+    return Path(found)
 
 
 def _complete(directory: Path) -> Path:

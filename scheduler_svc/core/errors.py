@@ -8,7 +8,8 @@ SchedulerError
 ├── StepRaised          a step with it alone raised an error        INTERNAL
 ├── RequestPoisoned     it ended several workers, alone on each     ABORTED
 ├── HandedOver          another scheduler can go on with it         UNAVAILABLE
-├── NoSuchWorker        begun by a worker of another fingerprint    FAILED_PRECONDITION
+├── NoSuchWorker        begun by a worker of another fingerprint, or for an adapter that none has
+│                                                                   FAILED_PRECONDITION
 ├── WorkerFault         a result that does not answer the plan      the worker is given up
 ├── OutOfBlocks         more blocks asked for than are free         a bug: the process ends
 ├── IllegalTransition   a sequence cannot go to that state          a bug: the process ends
@@ -73,11 +74,16 @@ class HandedOver(SchedulerError):
 
 
 class NoSuchWorker(SchedulerError):
-    """The answer was begun by a worker that computed otherwise than all workers here."""
+    """The answer was begun by a worker that computed otherwise than all workers here.
 
-    def __init__(self) -> None:
+    Or it is for an adapter that none of them has. `adapter`: its name then.
+    """
+
+    def __init__(self, adapter: str = "") -> None:
         super().__init__(
-            "no worker here goes on with this answer as it was begun: "
+            f"no worker here has the adapter '{adapter[:200]}'"
+            if adapter
+            else "no worker here goes on with this answer as it was begun: "
             "they have other weights, number formats or kernels"
         )
 

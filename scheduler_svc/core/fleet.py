@@ -89,6 +89,11 @@ class Fleet:
         return self._largest.max_length if self._largest else 0
 
     @property
+    def adapters(self) -> list[str]:
+        """Names of the LoRA adapters that some worker has, sorted."""
+        return sorted({name for each in self.schedulers for name in each.limits.adapters})
+
+    @property
     def admitted_tokens(self) -> int:
         """Tokens that have left the queue so far, over all workers; see `Scheduler.admitted_tokens`."""
         return self._admitted_before + sum(each.admitted_tokens for each in self.schedulers)
@@ -116,11 +121,14 @@ class Fleet:
         return group, outcome
 
     def stranded(self) -> list[SequenceGroup]:
-        """Requests whose answers were begun by a worker of a fingerprint that no worker here has."""
+        """Requests that no worker here goes on with: their answers were begun by one of another fingerprint,
+        or they are for an adapter that none here has."""
         if not self.schedulers:
             return []
-        known = {each.limits.fingerprint for each in self.schedulers} | {""}
-        return [group for group in (*self._homeless, *self._suspects) if group.fingerprint not in known]
+        waiting = [*self._homeless, *self._suspects]
+        wanted = {(group.request.adapter, group.fingerprint) for group in waiting}
+        met = {one for one in wanted if any(each.limits.goes_on(*one) for each in self.schedulers)}
+        return [group for group in waiting if (group.request.adapter, group.fingerprint) not in met]
 
     def home(self, group: SequenceGroup) -> Scheduler | None:
         """The scheduler that has the request, if one has."""
@@ -208,9 +216,11 @@ class Fleet:
 
     def _largest_for(self, request: Request, fingerprint: str) -> WorkerLimits | None:
         """Limits of the worker that can hold the request's longest sequences; beams must fit together."""
-        if request.beams is None and not fingerprint:
+        if request.beams is None and not fingerprint and not request.adapter:
             return self._largest
-        limits = (each.limits for each in self.schedulers if each.limits.goes_on(fingerprint))
+        limits = (
+            each.limits for each in self.schedulers if each.limits.goes_on(request.adapter, fingerprint)
+        )
         return max(limits, key=lambda each: each.max_length_of(request.beam_width), default=None)
 
     def _place(self, group: SequenceGroup, outcome: Outcome) -> None:
@@ -264,7 +274,7 @@ class Fleet:
         del self._home[group]
         begun = group.request.scores_prompt and group.scored > 1
         if begun or any(sequence.output_tokens for sequence in group.sequences):
-            group.fingerprint = scheduler.limits.fingerprint
+            group.fingerprint = scheduler.limits.fingerprint_of(group.request.adapter)
 
     def _place_all(self, groups: Iterable[SequenceGroup], outcome: Outcome) -> None:
         """Place groups, the oldest first."""

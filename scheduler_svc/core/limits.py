@@ -1,7 +1,8 @@
 """What a worker can hold, and whether a request can ever fit."""
 
 from array import array
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import inf
 
 from scheduler_svc.core import rolling
@@ -37,6 +38,8 @@ class WorkerLimits:
     num_labels: int = 0
     bidirectional: bool = False
     recurrent: bool = False
+    adapters: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Fingerprints of answers with each LoRA adapter, by its name."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -55,6 +58,8 @@ class WorkerLimits:
         for name in ("host_blocks", "swap_block_us", "token_us", "window", "embedding_size", "num_labels"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be 0 or more")
+        if "" in self.adapters:
+            raise ValueError("an adapter has no name")
         if self.bidirectional and min(self.block_size, self.max_step_tokens) < self.max_model_len:
             raise ValueError("an encoder's longest text must be one block and fit into one step")
 
@@ -84,16 +89,27 @@ class WorkerLimits:
     def can_hold(self, request: Request, limit: int, fingerprint: str = "") -> bool:
         """Whether sequences of the request may have `limit` tokens here, see `length_limit`.
 
-        `fingerprint`: of the worker that has begun the answer; empty if none has.
+        `fingerprint`: see `goes_on`.
         """
-        if not self.goes_on(fingerprint):
+        if not self.goes_on(request.adapter, fingerprint):
             return False
         positions = limit - 1 if request.pooling else limit
         return positions <= self.max_length_of(request.beam_width)
 
-    def goes_on(self, fingerprint: str) -> bool:
-        """Whether this worker goes on with an answer as a worker of that fingerprint would; empty: any."""
-        return fingerprint in ("", self.fingerprint)
+    def has(self, adapter: str) -> bool:
+        """Whether this worker has a LoRA adapter; empty: the model alone."""
+        return not adapter or adapter in self.adapters
+
+    def fingerprint_of(self, adapter: str) -> str:
+        """What answers with an adapter that it has depend on besides the request; empty: the model alone."""
+        return self.adapters[adapter] if adapter else self.fingerprint
+
+    def goes_on(self, adapter: str, fingerprint: str) -> bool:
+        """Whether this worker computes with an adapter, and goes on with an answer of that fingerprint.
+
+        `fingerprint`: of the answer, if a worker has begun it; empty if none has.
+        """
+        return self.has(adapter) and fingerprint in ("", self.fingerprint_of(adapter))
 
     @property
     def swap_tokens(self) -> float:

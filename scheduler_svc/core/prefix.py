@@ -1,11 +1,11 @@
 """Names for the contents of blocks: a hash chained over everything before them.
 
-    name[i] = H(name[i - 1] + tokens of block i),   name[-1] = H(salt)
+    name[i] = H(name[i - 1] + tokens of block i),   name[-1] = H(salt, adapter)
 
 A block that is filled in part has a name of the tokens that it has (`capabilities/partial_blocks.py`).
 
-Equal names mean equal tokens at equal positions under the same salt. H resists collisions, so that nobody can
-craft a prompt that reads the cache of another.
+Equal names mean equal tokens at equal positions under the same salt, computed with the same LoRA adapter. H
+resists collisions, so that nobody can craft a prompt that reads the cache of another.
 """
 
 from array import array
@@ -15,9 +15,15 @@ from hashlib import blake2b
 DIGEST_BYTES = 32
 
 
-def root(salt: str) -> bytes:
-    """The name before the first block of every chain with this salt."""
-    return blake2b(salt.encode(), digest_size=DIGEST_BYTES, person=b"quire salt").digest()
+def root(salt: str, adapter: str = "") -> bytes:
+    """The name before the first block of every chain with this salt and this LoRA adapter.
+
+    An adapter is told by its name: a worker has one of a name, and another worker's blocks are its own.
+    """
+    own = blake2b(salt.encode(), digest_size=DIGEST_BYTES, person=b"quire salt").digest()
+    if not adapter:
+        return own
+    return blake2b(own + adapter.encode(), digest_size=DIGEST_BYTES, person=b"quire adapter").digest()
 
 
 def extend_chain(
@@ -25,7 +31,7 @@ def extend_chain(
 ) -> None:
     """Append names until the chain has those of the first `blocks` full blocks of `tokens`.
 
-    `start`: the salt's root. Does nothing if the chain is that long already.
+    `start`: see `root`. Does nothing if the chain is that long already.
     """
     done = len(chain)
     if done >= blocks:

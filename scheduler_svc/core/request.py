@@ -57,6 +57,8 @@ class Request:
     """If given, the answers are the `n` best of this beam search instead of `n` samples."""
     salt: str = ""
     """Requests share cached prefixes only with requests of the same salt."""
+    adapter: str = ""
+    """Name of the LoRA adapter that computes it, on workers that have it; empty: the model alone."""
     tenant: str = ""
     """Who asks. Tenants share each worker evenly; see `shares.py`."""
     user: str = ""

@@ -107,7 +107,8 @@ class _Prompt:
         self._leader, self._limits = group.alive()[0], limits
         tokens, chain = self._leader.tokens, self._leader.chain
         blocks = (len(tokens) - 1) // limits.block_size
-        extend_chain(chain, root(group.request.salt), tokens, blocks, limits.block_size)
+        request = group.request
+        extend_chain(chain, root(request.salt, request.adapter), tokens, blocks, limits.block_size)
         self._names = chain[:blocks]
         self._partial: dict[int, list[PartialBlock]] = {}
         first = [*(each.name for each in self._partial_behind(0)[-1:]), *self._names[:1]]

@@ -87,7 +87,8 @@ class SchedulerState:
         block_size, chain = self.limits.block_size, sequence.chain
         known = (len(sequence.tokens) - 1) // block_size
         named = max(full, min(known, max(full + AHEAD, len(chain))))
-        extend_chain(chain, root(sequence.group.request.salt), sequence.tokens, named, block_size)
+        request = sequence.group.request
+        extend_chain(chain, root(request.salt, request.adapter), sequence.tokens, named, block_size)
         return named
 
     def end(self, sequence: Sequence) -> None:

@@ -23,6 +23,9 @@ from scheduler_svc.core.request import Pooling, Request, SoFar
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.sequence import Sequence, SequenceGroup
 
+ADAPTERS = ("a", "b")
+"""What every worker has."""
+
 
 class World:
     """A fleet, its fake workers, and what every request has been given."""
@@ -43,7 +46,8 @@ class World:
         """
         self.fake, self.depth = fake, depth
         self.references = {} if references is None else references
-        self.limits = fake.limits(**limits, can_draft=True)
+        adapters = dict.fromkeys(ADAPTERS, "")
+        self.limits = fake.limits(**limits, can_draft=True, adapters=adapters)
         self.sizes = sizes
         self.fleet = Fleet(1000, policy, speculation)
         self.workers: dict[Scheduler, tuple[object, deque[StepResult]]] = {}
@@ -61,7 +65,7 @@ class World:
     def arrive(self, fields: dict[str, Any]) -> None:
         self.futile.clear()  # one that is more urgent may undo what is in flight
         if fields["pooling"]:
-            told = ("prompt", "seed", "salt", "tenant", "user", "priority", "deadline", "pooling")
+            told = ("prompt", "seed", "salt", "tenant", "user", "priority", "deadline", "pooling", "adapter")
             fields = {name: value for name, value in fields.items() if name in told}
             fields |= {"beams": 0, "rolling": False, "grammar": b""}
         known = fields.get("known", []) if not fields["beams"] else []
@@ -195,7 +199,8 @@ class World:
         for sequence in scheduler.state.batch.running:
             table = sequence.table
             assert table is not None
-            worker.check_readable(sequence.tokens[: sequence.computed], table.blocks, table.dropped)
+            tokens, adapter = sequence.tokens[: sequence.computed], sequence.group.request.adapter
+            worker.check_readable(tokens, table.blocks, table.dropped, adapter)
 
     def check_cache(self, scheduler: Scheduler, worker: Any) -> None:
         """Every cached block holds what its name says; of workers that are alike."""
@@ -218,7 +223,8 @@ class World:
         for group in self.requests:
             for sequence in group.sequences:
                 if sequence.chain and sequence.chain[-1] not in self.contents:
-                    values = worker.values(sequence.tokens[: len(sequence.chain) * size])
+                    tokens = sequence.tokens[: len(sequence.chain) * size]
+                    values = worker.values(tokens, group.request.adapter)
                     for number, name in enumerate(sequence.chain):
                         self.contents[name] = values[number * size : (number + 1) * size]
                 if self.limits.recurrent:
@@ -227,11 +233,12 @@ class World:
     def learn_partial_names(self, worker: Any, sequence: Sequence) -> None:
         """Note which values belong to the names that a sequence could give to partial blocks."""
         size, tokens, chain = self.limits.block_size, sequence.tokens, list(sequence.chain)
-        start, values = root(sequence.group.request.salt), None
+        request = sequence.group.request
+        start, values = root(request.salt, request.adapter), None
         for end in range(len(tokens), 0, -1):
             (name,) = partial_names(chain, start, tokens, [end], size)
             if end % size and name not in self.contents:
-                values = values or worker.values(tokens)
+                values = values or worker.values(tokens, request.adapter)
                 self.contents[name] = values[end // size * size : end]
 
     def watch_progress(self, scheduler: Scheduler) -> None:

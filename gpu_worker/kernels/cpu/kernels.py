@@ -22,7 +22,18 @@ from gpu_worker.kernels.cpu.onednn import OneDnnGated, OneDnnLinear
 from gpu_worker.kernels.cpu.quantized import QuantizedGated, QuantizedLinear
 from gpu_worker.kernels.cpu.sampling import Sampler
 from gpu_worker.kernels.interface import Kernels
-from gpu_worker.kernels.products import Clamped, Expert, Linear, Mixture, Route, Routing, Unary
+from gpu_worker.kernels.products import (
+    Absorbed,
+    Clamped,
+    Expert,
+    Gated,
+    Linear,
+    Mixture,
+    Route,
+    Routing,
+    Unary,
+)
+from gpu_worker.kernels.reference.absorbed import ReferenceAbsorbed
 from gpu_worker.kernels.reference.copies import copy_blocks
 from gpu_worker.kernels.reference.int4 import Int4Weights
 from gpu_worker.kernels.reference.kept import KeptWeights, Kind
@@ -66,8 +77,11 @@ class CpuKernels:
     def rough(self, weight: Tensor) -> Unary:
         return Int4Linear(self.library, weight, None, wide=True)
 
-    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
+    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Gated:
         return self._gated(self.library, weight, bias, activation)
+
+    def absorbed(self, up_key: Tensor, up_value: Tensor) -> Absorbed:
+        return ReferenceAbsorbed(up_key, up_value)
 
     def mixture(self, experts: Iterable[Expert], count: int, activation: str | Clamped = "silu") -> Mixture:
         return ReferenceMixture.of(self, experts, activation)
@@ -116,7 +130,7 @@ class MatrixUnitKernels(CpuKernels):
     ) -> Linear:
         return OneDnnLinear(weight, bias, keeps_rows, wide=dtype == torch.float32)
 
-    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
+    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Gated:
         return OneDnnGated(weight, bias, activation)
 
 

@@ -161,7 +161,7 @@ class PackedLinear(Packed):
 
 
 class PackedGated(Packed):
-    """activation(x Wg^T + bg) * (x Wu^T + bu): [rows, in] to [rows, inner].
+    """activation(x Wg^T + bg) * (x Wu^T + bu): [rows, in] to [rows, inner]. See `Gated`.
 
     weight [2 * inner, in], bias [2 * inner]: gates first, then ups. activation: silu, gelu_tanh, gelu.
     """
@@ -174,3 +174,32 @@ class PackedGated(Packed):
         activation: str = "silu",
     ) -> None:
         super().__init__(library, weight, bias, activation)
+        # The same panels as a matrix without gates: half of a panel's columns are gates, half their ups.
+        self._whole = Matrix.from_buffer_copy(self._matrix)
+        self._whole.activation, self._whole.wide = ACTIVATIONS["none"], True
+        self._whole.width = self.count * COLUMNS
+        self._activation = ACTIVATIONS[activation]
+        rows = (c_void_p, c_int64)
+        self._activate = Kernel(library, "quire_multiply", c_int, c_int, c_int64, c_int64, *rows, *rows)
+
+    def parts(self, x: Tensor) -> Tensor:
+        """float32 [rows, 2 * inner]: gates, then ups."""
+        x = self._checked(x)
+        out = torch.empty((len(x), self.count, 2, COLUMNS // 2))
+        self._multiply(ctypes.addressof(self._whole), x.data_ptr(), len(x), out.data_ptr(), 0)
+        halves = out.transpose(1, 2).flatten(2)[..., : self.out_features]
+        return halves.flatten(1)
+
+    def activated(self, parts: Tensor) -> Tensor:
+        """[rows, inner], in the original type of the weights."""
+        gate, up = parts.chunk(2, dim=-1)
+        self._activate(
+            DTYPES[torch.float32],
+            self._activation,
+            *up.shape,
+            up.data_ptr(),
+            up.stride(0),
+            gate.data_ptr(),
+            gate.stride(0),
+        )
+        return up.to(self.dtype)

@@ -78,7 +78,15 @@ class OneDnnGated:
 
     def __call__(self, x: Tensor) -> Tensor:
         """[rows, in] to [rows, inner]."""
-        gate, up = self._both(x).chunk(2, dim=-1)
+        return self.activated(self.parts(x))
+
+    def parts(self, x: Tensor) -> Tensor:
+        """See `Gated.parts`."""
+        return self._both(x)
+
+    def activated(self, parts: Tensor) -> Tensor:
+        """See `Gated.activated`."""
+        gate, up = parts.chunk(2, dim=-1)
         return self._activate(gate) * up
 
     def add_to(self, x: Tensor, out: Tensor) -> None:

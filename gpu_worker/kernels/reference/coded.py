@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from gpu_worker.kernels.codes import CodedWeight
-from gpu_worker.kernels.products import Linear, Unary
+from gpu_worker.kernels.products import Gated, Linear
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.reference.quantized import QuantizedGated
 
@@ -48,5 +48,5 @@ class CodedReference(ReferenceKernels):
         assert isinstance(weight, CodedWeight)
         return CodedLinear(weight, bias, dtype or weight.dtype)
 
-    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
+    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Gated:
         return QuantizedGated(self.linear(weight, bias), activation)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, pad
 
-from gpu_worker.kernels.products import GROUP, Linear, ScaledWeight, Unary, scales_of
+from gpu_worker.kernels.products import GROUP, Gated, Linear, ScaledWeight, scales_of
 from gpu_worker.kernels.reference.quantized import AT_ONCE, QuantizedGated, QuantizedReference
 
 PIECE = 1 << 18
@@ -141,10 +141,10 @@ class Int4Weights:
             return ShiftedLinear(weight, weight.shifts, lambda centered: self._int4(centered, bias))
         return self._int4(weight, bias)
 
-    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
+    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Gated:
         if isinstance(weight, ScaledWeight) and weight.shifts is not None and not self.takes_shifts:
             return QuantizedGated(self.linear(weight, bias), activation)
-        inner: Unary = super().gated(weight, bias, activation)  # type: ignore[misc]
+        inner: Gated = super().gated(weight, bias, activation)  # type: ignore[misc]
         return inner
 
     def _int4(self, weight: Tensor, bias: Tensor | None) -> Linear:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gpu_worker.kernels.codes import CodedWeight
 from gpu_worker.kernels.interface import Kernels
-from gpu_worker.kernels.products import ByteWeight, Linear, ScaledWeight, Unary
+from gpu_worker.kernels.products import ByteWeight, Gated, Linear, ScaledWeight
 from gpu_worker.kernels.reference.coded import CodedReference
 from gpu_worker.kernels.reference.int4 import Int4Reference, Int4Weights
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
@@ -60,10 +60,10 @@ class KeptWeights:
             return plain
         return other.linear(weight, bias, dtype, keeps_rows)
 
-    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
+    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Gated:
         other = self.back_end_of(weight)
         if other is None:
-            plain: Unary = super().gated(weight, bias, activation)  # type: ignore[misc]
+            plain: Gated = super().gated(weight, bias, activation)  # type: ignore[misc]
             return plain
         return other.gated(weight, bias, activation)
 

@@ -9,7 +9,19 @@ from torch.nn.functional import linear, silu
 
 from gpu_worker.arrays import Int32s
 from gpu_worker.kernels.attention import Cache, Copies, KvFormat, StepAttention, StepMetadata
-from gpu_worker.kernels.products import Clamped, Expert, Linear, Mixture, Norm, Route, Routing, Unary
+from gpu_worker.kernels.products import (
+    Absorbed,
+    Clamped,
+    Expert,
+    Gated,
+    Linear,
+    Mixture,
+    Norm,
+    Route,
+    Routing,
+    Unary,
+)
+from gpu_worker.kernels.reference.absorbed import ReferenceAbsorbed
 from gpu_worker.kernels.reference.activations import ACTIVATIONS
 from gpu_worker.kernels.reference.attention import ReferenceStep
 from gpu_worker.kernels.reference.copies import copy_blocks
@@ -41,8 +53,11 @@ class ReferenceKernels:
     ) -> Linear:
         return ReferenceLinear(weight, bias, dtype or weight.dtype)
 
-    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
+    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Gated:
         return ReferenceGated(weight, bias, activation)
+
+    def absorbed(self, up_key: Tensor, up_value: Tensor) -> Absorbed:
+        return ReferenceAbsorbed(up_key, up_value)
 
     def mixture(self, experts: Iterable[Expert], count: int, activation: str | Clamped = "silu") -> Mixture:
         return ReferenceMixture.of(self, experts, activation)
@@ -104,7 +119,13 @@ class ReferenceGated:
         self._activate = ACTIVATIONS[activation]
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        gate, up = linear(hidden, self._weight, self._bias).chunk(2, dim=-1)
+        return self.activated(self.parts(hidden))
+
+    def parts(self, hidden: Tensor) -> Tensor:
+        return linear(hidden, self._weight, self._bias)
+
+    def activated(self, parts: Tensor) -> Tensor:
+        gate, up = parts.chunk(2, dim=-1)
         return self._activate(gate) * up
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from gpu_worker.kernels.products import Linear, Unary, byte_scales_of
+from gpu_worker.kernels.products import Gated, Linear, byte_scales_of
 from gpu_worker.kernels.reference.activations import ACTIVATIONS
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.reference.rows import multiples, quantized, widened
@@ -76,7 +76,13 @@ class QuantizedGated:
         self._product, self._activate = product, ACTIVATIONS[activation]
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        gate, up = self._product(hidden).chunk(2, dim=-1)
+        return self.activated(self.parts(hidden))
+
+    def parts(self, hidden: Tensor) -> Tensor:
+        return self._product(hidden)
+
+    def activated(self, parts: Tensor) -> Tensor:
+        gate, up = parts.chunk(2, dim=-1)
         return self._activate(gate) * up
 
 
@@ -96,7 +102,7 @@ class QuantizedReference(ReferenceKernels):
     ) -> Linear:
         return QuantizedLinear(weight, bias, dtype or weight.dtype, self._weight_dtype)
 
-    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
+    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Gated:
         return QuantizedGated(self.linear(weight, bias), activation)
 
 

@@ -18,7 +18,7 @@ from gpu_worker.arrays import Int32s
 from gpu_worker.errors import KernelError
 from gpu_worker.kernels.attention import Cache, Copies, KvFormat, StepMetadata
 from gpu_worker.kernels.codes import CodedWeight, plain_of
-from gpu_worker.kernels.products import Clamped, Expert, Linear, Mixture, Route, Routing, Unary, scales_of
+from gpu_worker.kernels.products import Clamped, Expert, Gated, Linear, Mixture, Route, Routing, scales_of
 from gpu_worker.kernels.reference.int4 import Int4Weights
 from gpu_worker.kernels.reference.kept import KeptWeights, Kind
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
@@ -35,7 +35,7 @@ from gpu_worker.kernels.triton.mixture.route import TritonRoute
 from gpu_worker.kernels.triton.norm import TritonNorm, gated
 from gpu_worker.kernels.triton.products.fp8_groups import TritonGroupsLinear
 from gpu_worker.kernels.triton.products.int4 import TritonInt4Linear
-from gpu_worker.kernels.triton.products.linear import TritonGated, TritonLinear
+from gpu_worker.kernels.triton.products.linear import TritonGated, TritonGatedProduct, TritonLinear
 from gpu_worker.kernels.triton.products.quantized import TritonQuantizedLinear
 from gpu_worker.kernels.triton.sampling.sample import sample
 
@@ -72,7 +72,7 @@ class TritonKernels(ReferenceKernels):
     ) -> Linear:
         return TritonLinear(weight, bias, dtype or weight.dtype)
 
-    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
+    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Gated:
         return TritonGated(weight, bias, activation)
 
     def mixture(self, experts: Iterable[Expert], count: int, activation: str | Clamped = "silu") -> Mixture:
@@ -126,9 +126,8 @@ class QuantizedTriton(TritonKernels):
     ) -> Linear:
         return TritonQuantizedLinear(weight, bias, dtype or weight.dtype, self._weight_dtype)
 
-    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
-        product = self.linear(weight, bias)
-        return lambda hidden: gated(product(hidden), activation)
+    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Gated:
+        return TritonGatedProduct(self.linear(weight, bias), activation)
 
     def mixture(self, experts: Iterable[Expert], count: int, activation: str | Clamped = "silu") -> Mixture:
         """Experts have quantized weights, but activations are not quantized."""
@@ -160,9 +159,8 @@ class GroupsTriton(TritonKernels):
     ) -> Linear:
         return TritonGroupsLinear(weight, bias, dtype or weight.dtype, self._processors)
 
-    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
-        product = self.linear(weight, bias)
-        return lambda hidden: gated(product(hidden), activation)
+    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Gated:
+        return TritonGatedProduct(self.linear(weight, bias), activation)
 
     def mixture(self, experts: Iterable[Expert], count: int, activation: str | Clamped = "silu") -> Mixture:
         return GroupsMixture(experts, count, activation)

@@ -73,6 +73,7 @@ FAMILIES: Mapping[str, Family] = {
             ".w1.": ".gate_proj.",
             ".w2.": ".down_proj.",
             ".w3.": ".up_proj.",
+            ".forget_gate.": ".",
         },
     ),
     "BailingHybridForCausalLM": Family(
@@ -111,6 +112,7 @@ FAMILIES: Mapping[str, Family] = {
             ".attention.": ".self_attn.",
             ".self_attn.dense.": ".self_attn.o_proj.",
             ".mlp.gate.expert_bias": ".mlp.gate.e_score_correction_bias",
+            ".forget_gate.": ".",
         },
     ),
 }

@@ -283,7 +283,7 @@ class Family:
     """Names of layers that are recurrent. None: they are those of the other layers."""
     predictor: Predictor = field(default_factory=Predictor)
     aliases: Mapping[str, str] = field(default_factory=dict)
-    """Parts of names of tensors in some checkpoints, and what they are in the names above."""
+    """Parts of names of tensors in some checkpoints, or in adapters, and what they are in the names above."""
     left_out: tuple[str, ...] = ()
     """Prefixes of the names of further tensors that are not loaded."""
 

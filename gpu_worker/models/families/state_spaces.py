@@ -61,6 +61,7 @@ FAMILIES: Mapping[str, Family] = {
             down="mixer.down_proj",
             final_norm="norm_f",
         ),
+        aliases={"model.layers.": "backbone.layers."},
         keys={
             "hidden_act": "mlp_hidden_act",
             "layer_types": "layers_block_type",

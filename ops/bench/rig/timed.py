@@ -21,7 +21,17 @@ from gpu_worker.kernels.attention import (
     StepMetadata,
 )
 from gpu_worker.kernels.interface import Kernels
-from gpu_worker.kernels.products import Clamped, Expert, Linear, Mixture, Norm, Route, Routing, Unary
+from gpu_worker.kernels.products import (
+    Absorbed,
+    Clamped,
+    Expert,
+    Gated,
+    Linear,
+    Mixture,
+    Norm,
+    Route,
+    Routing,
+)
 from gpu_worker.kernels.recurrence import DeltaRule, Filters, StateCache, StateSpace
 from gpu_worker.kernels.sampling import Allowed, Sampled, SamplingState
 
@@ -53,9 +63,11 @@ class TimedKernels:
         part = "projections" if dtype is None else "head"
         return _TimedLinear(self._timed, part, self._kernels.linear(weight, bias, dtype, keeps_rows))
 
-    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Unary:
-        product = self._kernels.gated(weight, bias, activation)
-        return lambda hidden: self._timed("projections", product, hidden)
+    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Gated:
+        return _TimedGated(self._timed, self._kernels.gated(weight, bias, activation))
+
+    def absorbed(self, up_key: Tensor, up_value: Tensor) -> Absorbed:
+        return self._kernels.absorbed(up_key, up_value)
 
     def mixture(self, experts: Iterable[Expert], count: int, activation: str | Clamped = "silu") -> Mixture:
         mixture = self._kernels.mixture(experts, count, activation)
@@ -97,6 +109,25 @@ class TimedKernels:
         started = time.perf_counter()
         result = function(*arguments)
         self.seconds[part] += time.perf_counter() - started
+        return result
+
+
+class _TimedGated:
+    """See `Gated`."""
+
+    def __init__(self, timed: Callable[..., Any], product: Gated) -> None:
+        self._timed, self._product = timed, product
+
+    def __call__(self, hidden: Tensor, /) -> Tensor:
+        result: Tensor = self._timed("projections", self._product, hidden)
+        return result
+
+    def parts(self, hidden: Tensor, /) -> Tensor:
+        result: Tensor = self._timed("projections", self._product.parts, hidden)
+        return result
+
+    def activated(self, parts: Tensor, /) -> Tensor:
+        result: Tensor = self._timed("projections", self._product.activated, parts)
         return result
 
 

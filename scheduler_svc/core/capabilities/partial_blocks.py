@@ -157,5 +157,6 @@ def _give_up(state: SchedulerState, sequence: Sequence, end: int) -> None:
 
 def _names(limits: WorkerLimits, sequence: Sequence, ends: list[int]) -> list[bytes]:
     """See `partial_names`."""
-    start = root(sequence.group.request.salt)
+    request = sequence.group.request
+    start = root(request.salt, request.adapter)
     return partial_names(sequence.chain, start, sequence.tokens, ends, limits.block_size)

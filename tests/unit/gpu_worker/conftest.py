@@ -3,7 +3,7 @@
 import os
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -22,9 +22,11 @@ from gpu_worker.kernels.kv_sizes import AUTO
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.triton.kernels import TritonKernels
 from gpu_worker.memory.cache import make_caches
+from gpu_worker.models.adapters.adapters import AdapterFiles
 from gpu_worker.models.ranks import ALONE, Ranks
 from gpu_worker.models.registry import load_model
 from gpu_worker.settings import WorkerSettings
+from gpu_worker.startup.backend import plain_kernels
 from gpu_worker.startup.record_steps import record_steps
 from gpu_worker.step.batch import BatchLimits
 from gpu_worker.step.runner import Runner
@@ -43,6 +45,7 @@ TRITON = ["triton"] if GPU.type == "cuda" or os.environ.get("TEST_INTERPRETED") 
 """Triton's interpreter takes minutes for all that is here; kernels/triton/ has some of it."""
 BACK_ENDS = ["torch", *TRITON, "onednn", *dict.fromkeys((build.supported()[0], "portable"))]
 """Back ends for whole models. Of the instruction sets the best and plain C++: kernels/ tests each of them."""
+NO_ADAPTERS: Mapping[str, Path] = {}
 NO_DRAFTS: Mapping[int, list[int]] = {}
 
 
@@ -98,11 +101,13 @@ def make_runner(
     kernels: Kernels,
     dtype: torch.dtype = torch.float32,
     ranks: Ranks = ALONE,
+    adapters: Mapping[str, Path] = NO_ADAPTERS,
     **changes: int,
 ) -> Runner:
     """With pages full of NaN: what is read without having been written shows."""
     device = GPU if isinstance(kernels, TritonKernels) else CPU
-    model = load_model(directory, device, kernels, dtype, ranks=ranks)
+    files = AdapterFiles(adapters, plain_kernels(kernels)) if adapters else None
+    model = load_model(directory, device, kernels, dtype, ranks=ranks, adapters=files)
     config = model.config
     sizes = {
         "vocab_size": config.vocab_size,
@@ -110,7 +115,7 @@ def make_runner(
         "num_labels": config.num_labels,
         "recurrent": config.recurrent,
     }
-    limits = make_limits(**{**sizes, **changes})
+    limits = replace(make_limits(**{**sizes, **changes}), adapters=tuple(adapters))
     caches = make_caches(
         model.config, limits.num_blocks, limits.block_size, kernels.kv_format(AUTO, dtype), device
     )

@@ -50,9 +50,10 @@ PARTIAL = -1
 
 
 @lru_cache(maxsize=1 << 16)
-def _key_value(before: int, token: int, position: int) -> int:
-    """What is written to memory at a position: like keys and values, it depends on all that came before."""
-    return zlib.crc32(array("Q", (before, token, position)).tobytes())
+def _key_value(before: int, token: int, position: int, adapter: str) -> int:
+    """What is written to memory at a position: like keys and values, it depends on all that came before, and
+    on the adapter."""
+    return zlib.crc32(array("Q", (before, token, position)).tobytes(), zlib.crc32(adapter.encode()))
 
 
 def _next_token(memory: list[int], seed: int, index: int, place: int) -> int:
@@ -75,7 +76,7 @@ def reference(request: Request, index: int, longest: int, window: int = 0) -> li
             tokens, memory = tokens[:4] + tokens[len(tokens) - longest // 2 + 4 :], []
         for position in range(len(memory), len(tokens)):
             before = memory[-1] if memory and window != 1 else 0
-            memory.append(_key_value(before, tokens[position], position))
+            memory.append(_key_value(before, tokens[position], position, request.adapter))
         place = len(request.prompt) + len(output)
         output.append(_next_token(memory[-window:], request.sampling, index, place))
         tokens.append(output[-1])
@@ -87,7 +88,7 @@ def embedding(request: Request, window: int = 0) -> bytes:
     memory: list[int] = []
     for position, token in enumerate(request.prompt):
         before = memory[-1] if memory and window != 1 else 0
-        memory.append(_key_value(before, token, position))
+        memory.append(_key_value(before, token, position, request.adapter))
     return _pooled_by(request.pooling, memory)
 
 
@@ -96,7 +97,7 @@ def scores(request: Request, window: int = 0) -> list[tuple[int, int]]:
     memory: list[int] = []
     for position, token in enumerate(request.prompt[:-1]):
         before = memory[-1] if memory and window != 1 else 0
-        memory.append(_key_value(before, token, position))
+        memory.append(_key_value(before, token, position, request.adapter))
     return list(zip(request.prompt[1:], memory, strict=True))
 
 
@@ -131,7 +132,8 @@ def searched(request: Request, longest: int, window: int) -> list[list[int]]:
         for output in outputs:
             memory: list[int] = []
             for position, token in enumerate(request.prompt + output):
-                memory.append(_key_value(memory[-1] if memory and window != 1 else 0, token, position))
+                before = memory[-1] if memory and window != 1 else 0
+                memory.append(_key_value(before, token, position, request.adapter))
             candidates.append(_candidates(memory[-window:], request.candidates))
         chosen = search.advance(outputs, candidates)
         outputs = [outputs[parent] + array("i", [token]) for parent, token in chosen]
@@ -151,6 +153,7 @@ class Slot:
     failed: bool = False
     grammar: int = 0
     scores: bool = False
+    adapter: str = ""
     pooled: list[int] = field(default_factory=list)
     """Of a text that is embedded: what its rows have computed."""
 
@@ -227,6 +230,9 @@ class StrictWorker:
             self.slots[new.slot] = Slot(
                 tokens, blocks, seed, new.sequence_index, hit, dropped, count, pooling, grammar=new.grammar
             )
+            adapter = self.slots[new.slot].adapter = new.request.adapter
+            assert self.limits.has(adapter), "a request for an adapter that the worker has not"
+            assert not hit_tokens or parent.adapter == adapter
             assert not new.grammar or new.grammar in self.grammars
             self.slots[new.slot].scores = new.request.scores_prompt
         for slot, blocks_kept in zip(plan.table_cuts.slots, plan.table_cuts.lengths, strict=True):
@@ -255,20 +261,22 @@ class StrictWorker:
             assert all(0 <= block < self.limits.num_blocks for block in held.blocks)
         return self._run(plan)
 
-    def check_readable(self, tokens: Sequence[int], blocks: Sequence[int], dropped: int = 0) -> None:
+    def check_readable(
+        self, tokens: Sequence[int], blocks: Sequence[int], dropped: int = 0, adapter: str = ""
+    ) -> None:
         """These tokens, computed one after the other, are in memory at their blocks and offsets.
 
         But for those in the first `dropped` blocks, which were given back.
         """
-        values = self.values(tokens)[dropped * self.limits.block_size :]
+        values = self.values(tokens, adapter)[dropped * self.limits.block_size :]
         found = [value for block in blocks[dropped:] for value in self.memory[block]]
         assert found[: len(values)] == values, "a live token that cannot be read"
 
-    def values(self, tokens: Sequence[int]) -> list[int]:
+    def values(self, tokens: Sequence[int], adapter: str = "") -> list[int]:
         """What memory must hold of these tokens, computed one after the other."""
         values, before = list[int](), 0
         for position, token in enumerate(tokens):
-            values.append(_key_value(before, token, position))
+            values.append(_key_value(before, token, position, adapter))
             before = values[-1] if self.limits.window != 1 else 0
         return values
 
@@ -415,7 +423,7 @@ class StrictWorker:
         tokens, seen = list(held.tokens), self._seen(held)
         for _ in range(count):
             before = 0 if self.limits.window == 1 else seen[-1]
-            seen.append(_key_value(before, tokens[-1], len(tokens) - 1))
+            seen.append(_key_value(before, tokens[-1], len(tokens) - 1, held.adapter))
             seen = seen[-self.limits.window :]
             tokens.append(_next_token(seen, held.seed, held.index, held.dropped + len(tokens)))
         return tokens[len(held.tokens) :]
@@ -429,7 +437,7 @@ class StrictWorker:
             if self.limits.recurrent and not alone:
                 assert before == self.states[held.blocks[at // size]], "the state after another token"
             assert before is not None, "read before it was written"
-            value = _key_value(before, held.tokens[position], position)
+            value = _key_value(before, held.tokens[position], position, held.adapter)
             self.memory[held.blocks[position // size]][position % size] = value
             self.states[held.blocks[position // size]] = value
 
@@ -467,6 +475,7 @@ def decoded(plan: messages.StepPlan) -> StepPlan:
                 candidates=new.candidates,
                 pooling=new.pooling,
                 scores_prompt=new.sampling.HasField("prompt_logprobs"),
+                adapter=new.adapter,
             ),
             new.sequence_index,
             unpack(new.tokens),  # type: ignore[arg-type]
@@ -574,6 +583,8 @@ class FakeWorkers(WorkerServicer):  # type: ignore[misc]
             worker = StrictWorker(self.limits, seed_of=lambda sampling: sampling.seed)
             self.workers.append(worker)
             fields = {name: getattr(self.limits, name) for name in WorkerLimits.__slots__}
+            adapters = self.limits.adapters.items()
+            fields["adapters"] = [messages.Adapter(name=name, fingerprint=each) for name, each in adapters]
             yield messages.WorkerEvent(ready=messages.WorkerReady(model="m", **fields))
             stream = aiter(plans)
             while (plan := await self._next(stream, dying)) is not None:

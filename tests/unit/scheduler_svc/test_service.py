@@ -494,6 +494,30 @@ async def test_an_answer_that_no_worker_here_goes_on_with_is_refused_after_a_whi
             assert (await call.read()).fingerprint == "new", "the caller is told who computes"
 
 
+async def test_adapters_are_told_apart_from_the_model_to_the_end(
+    fake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "STRANDED_SECONDS", 0.2)
+    limits = fake.limits(fingerprint="w", adapters={"sql": "w-sql"})
+    async with Stage(fake, limits) as stage:
+        stage.workers.join()
+        found = {}
+        for adapter, fingerprint in (("sql", "w-sql"), ("", "w")):
+            prompt, stop = [index % 9 for index in range(12)], StopConditions(max_tokens=8)
+            fields = {"prompt_tokens": pack(prompt), "sampling": greedy(), "stop": stop, "n": 1}
+            call = stage.stub.Generate(iter([GenerateRequest(start=Start(adapter=adapter, **fields))]))
+            responses = [response async for response in call]
+            assert responses[0].fingerprint == fingerprint
+            assert responses[0].cached_tokens == 0, "the other one's blocks are not those of this one"
+            found[adapter] = b"".join(delta.tokens for each in responses for delta in each.deltas)
+        assert found["sql"] != found[""]
+        call = stage.stub.Generate(iter([GenerateRequest(start=Start(adapter="poet", **fields))]))
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await call.read()
+        assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        assert refused.value.details() == "no worker here has the adapter 'poet'"
+
+
 async def test_log_probabilities_of_a_prompt_come_once_although_a_worker_dies(fake: SimpleNamespace) -> None:
     prompt = [index % 9 for index in range(40)]
     async with Stage(fake, fake.limits()) as stage:

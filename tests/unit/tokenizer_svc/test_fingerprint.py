@@ -101,6 +101,12 @@ async def test_the_first_chunk_tells_who_answers(named: TokenizerStub, scheduler
     assert scheduler.starts[0].fingerprint == "", "any worker may begin"
 
 
+async def test_every_scheduler_is_told_of_the_adapter(named: TokenizerStub, scheduler: Any) -> None:
+    scheduler.scripts = [says("a", dies=True), says("a")]
+    assert [chunk async for chunk in named.Generate(TextRequest(text="x", n=1, adapter="sql"))]
+    assert [start.adapter for start in scheduler.starts] == ["sql", "sql"]
+
+
 async def test_the_next_scheduler_is_told_who_began(named: TokenizerStub, scheduler: Any) -> None:
     scheduler.scripts = [says("a", dies=True), says("a")]
     chunks = [chunk async for chunk in named.Generate(TextRequest(text="x", n=1))]

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from gpu_worker.kernels.products import Linear
 from gpu_worker.kernels.reference.kernels import ReferenceLinear
 from gpu_worker.kernels.triton.norm import gated
 
@@ -34,4 +35,23 @@ class TritonGated:
         self._weight, self._bias, self._activation = weight, bias, activation
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        return gated(linear(hidden, self._weight, self._bias), self._activation)
+        return self.activated(self.parts(hidden))
+
+    def parts(self, hidden: Tensor) -> Tensor:
+        return linear(hidden, self._weight, self._bias)
+
+    def activated(self, parts: Tensor) -> Tensor:
+        return gated(parts, self._activation)
+
+
+class TritonGatedProduct:
+    """The same of any product."""
+
+    def __init__(self, product: Linear, activation: str) -> None:
+        self.parts, self._activation = product, activation
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        return self.activated(self.parts(hidden))
+
+    def activated(self, parts: Tensor) -> Tensor:
+        return gated(parts, self._activation)

@@ -40,6 +40,28 @@ async def test_a_model_has_an_entry_for_each_of_its_names_and_answers_to_all(bac
         assert refused.json()["error"]["message"] == "The model 'none' does not exist. Available: 'm'."
 
 
+async def test_adapters(gateway, backend):
+    """Each is listed beside its model, and a request for one says so to the tokenizer."""
+    (scheduler,) = (lease for lease in backend.lease_list if lease.service == "scheduler")
+    scheduler.info["adapters"] = ["sql"]
+    app = create_app(backend, options=Options(aliases={"gpt": "sql"}))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http:
+        found = ModelList.model_validate((await http.get("/v1/models")).json(), strict=True)
+        listed = [(one.id, one.root, one.parent) for one in found.data]
+        assert listed == [("m", "m", None), ("gpt", "sql", "m"), ("sql", "sql", "m")]
+        one = (await http.get("/v1/models/sql")).json()
+        assert (one["id"], one["parent"]) == ("sql", "m")
+        tags = (await http.get("/api/tags")).json()["models"]
+        assert [each["name"] for each in tags] == ["m", "sql"]
+        for name, adapter in (("sql", "sql"), ("gpt", "sql"), ("m", "")):
+            body = {"model": name, "prompt": "A", "max_tokens": 2}
+            assert (await http.post("/v1/completions", json=body)).json()["model"] == name
+            assert gateway.tokenizer.requests[-1].adapter == adapter
+        chat = {"model": "sql:latest", "messages": [{"role": "user", "content": "A"}], "stream": False}
+        assert (await http.post("/api/chat", json=chat)).json()["model"] == "sql"
+        assert gateway.tokenizer.requests[-1].adapter == "sql"
+
+
 async def test_no_model(gateway):
     gateway.backend.lease_list = []
     found = ModelList.model_validate((await gateway.http.get("/v1/models")).json(), strict=True)

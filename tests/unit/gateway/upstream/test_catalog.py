@@ -176,6 +176,57 @@ async def test_an_alias_is_the_model_that_it_names_unless_a_model_has_that_name(
     assert (catalog.aliases_of("a"), catalog.aliases_of("b")) == (["gpt"], [])
 
 
+def with_adapters(name: str, *every: object) -> list[Lease]:
+    """A tokenizer, and a scheduler with each of these lists of adapters."""
+    tokenizer, scheduler = leases_of(name)
+    schedulers = [
+        replace(scheduler, process_id=f"{number}-{name}", info=scheduler.info | {"adapters": adapters})
+        for number, adapters in enumerate(every)
+    ]
+    return [tokenizer, *schedulers]
+
+
+async def test_an_adapter_is_a_name_for_its_model():
+    backend = Leases(*with_adapters("a", ["sql", "poet"]), *leases_of("b"))
+    catalog = Catalog(backend, backend.clock, {"gpt": "sql", "poet": "b"})
+    assert (await catalog.find("a")).adapters == ("poet", "sql")
+    for name, model, adapter in (("sql", "a", "sql"), ("gpt", "a", "sql"), ("poet", "b", ""), ("a", "a", "")):
+        assert (await catalog.find(name)).name == catalog.name_of(name) == model
+        assert catalog.adapter_of(name) == adapter, "an alias goes before an adapter"
+    with pytest.raises(NotFound, match=r"Available: 'a', 'poet', 'sql', 'b'\."):
+        await catalog.find("none")
+    backend.list += leases_of("sql")
+    backend.now += 2
+    assert (await catalog.find("sql")).name == "sql", "and so does a model"
+    assert catalog.adapter_of("sql") == catalog.adapter_of("gpt") == ""
+
+
+async def test_an_adapter_is_on_offer_while_all_schedulers_with_workers_have_it():
+    catalog, backend = catalog_of(*with_adapters("a", ["x", "y"], ["y", "z"]))
+    (model,) = await catalog.models()
+    assert model.adapters == ("y",), "any of the schedulers may take a request"
+    idle = replace(backend.list[2], info=backend.list[2].info | {"workers": 0})
+    for rest, adapters in (
+        ([idle], ("x", "y")),
+        (with_adapters("a", None), ()),
+        (with_adapters("a", [1, "\ud800", "x"]), ("x",)),
+        ([], ()),
+    ):
+        backend.list = [*backend.list[:2], *rest] if rest == [idle] else rest
+        backend.now += 2
+        (model,) = await catalog.models()
+        assert model.adapters == adapters
+    assert (catalog.name_of("y"), catalog.adapter_of("y")) == ("a", "y"), "it comes back with its workers"
+    backend.list = [*leases_of("a"), *with_adapters("b", ["y"]), *with_adapters("c", ["y"])]
+    backend.now += 2
+    await catalog.models()
+    assert catalog.name_of("y") == "b", "unless another model has it now"
+    backend.list = [*with_adapters("a", ["y"]), *with_adapters("b", ["y"])]
+    backend.now += 2
+    await catalog.models()
+    assert catalog.name_of("y") == "b", "it stays where it is on offer"
+
+
 async def test_readiness(gateway):
     assert (await gateway.http.get("/health/live")).json() == {"status": "live"}
     ready = await gateway.http.get("/health/ready")

@@ -12,6 +12,7 @@ from gpu_worker.pace import watch
 from gpu_worker.pace.pace import EVERY, TIMED, WINDOW, Slow
 from gpu_worker.pace.watch import line, pace_of
 from gpu_worker.startup.load import load
+from tests.support.adapters import write_adapter
 from tests.unit.gpu_worker.behaviour.test_families import ALIKE, MODELS, random_model
 from tests.unit.gpu_worker.conftest import new_slot, plan
 
@@ -108,3 +109,15 @@ def test_what_has_no_floor_is_not_compared(settings, saved, without: str) -> Non
     if without == "known model":
         runner.model.config = object()
     assert pace_of(asked, runner, rates, "avx2", lambda _: None) is None
+
+
+def test_steps_with_adapters_have_no_floor(settings, tiny, tmp_path) -> None:
+    write_adapter(tmp_path, tiny.model)
+    runner = load(settings(lora_modules=f"a={tmp_path}", kv_memory=2**20))
+    pace = pace_of(settings(), runner, FAST, build.supported()[0], lambda _: None)
+    assert pace is not None
+    news = [new_slot(slot, [1, 2, 3], [slot], adapter=name) for slot, name in enumerate(("a", ""))]
+    pending = pace.run(runner.begin, plan(1, [(0, 0, 3, 1), (1, 0, 3, 1)], new_slots=news))
+    assert pace._work_of(pending.plan) is None
+    pending = pace.run(runner.begin, plan(2, [(1, 3, 1, 1)]))
+    assert pace._work_of(pending.plan) is not None

@@ -17,6 +17,7 @@ from gpu_worker.startup.load import load
 from gpu_worker.startup.sizing import enough_memory
 from gpu_worker.startup.warmup import full_step
 from gpu_worker.step.batch import BatchLimits
+from tests.support.adapters import write_adapter
 from tests.unit.gpu_worker.conftest import Driver
 
 
@@ -181,3 +182,35 @@ def test_the_largest_step_is_a_valid_one(make, tiny, changes) -> None:
     assert not runner.execute(message).errors
     assert int(runner.batch.known.max()) == runner.limits.max_model_len + 1
     assert sum(make.unpack(message.rows.counts)) == runner.limits.max_step_tokens
+
+
+def test_adapters_beside_the_model(settings, tiny, tmp_path, caplog) -> None:
+    """They take memory before the pages do, have fingerprints, and are in the largest step."""
+    caplog.set_level(logging.INFO)
+    for name in ("a", "b"):
+        write_adapter(tmp_path / name, tiny.model, seed=ord(name), rank=32)
+    modules = f"a={tmp_path / 'a'} b={tmp_path / 'b'}"
+    runner = load(settings(kv_memory=2**20, lora_modules=modules))
+    plain = load(settings(kv_memory=2**20))
+    assert "LoRA adapters: 2, 0.3 MiB beside the weights" in caplog.text
+    assert runner.limits.adapters == tuple(runner.adapters) == ("a", "b")
+    assert runner.fingerprint == plain.fingerprint, "answers of the model alone are the same"
+    assert len({runner.fingerprint, *runner.adapters.values()}) == 3
+    step = full_step(runner.limits)
+    assert {new.adapter for new in step.new_slots} == {"a", "b"}
+    assert not runner.execute(step).errors
+    again = load(settings(kv_memory=2**20, lora_modules=f"x={tmp_path / 'a'} b={tmp_path / 'b'}"))
+    assert list(again.adapters.values()) == list(runner.adapters.values()), "a name changes nothing"
+    write_adapter(tmp_path / "a", tiny.model, seed=9, rank=32)
+    other = load(settings(kv_memory=2**20, lora_modules=modules))
+    assert other.adapters["a"] != runner.adapters["a"]
+    assert other.adapters["b"] == runner.adapters["b"]
+
+
+def test_settings_of_adapters_are_checked(settings, tmp_path) -> None:
+    with pytest.raises(ValueError, match="'a' is not NAME=DIRECTORY"):
+        settings(lora_modules="a")
+    with pytest.raises(ValueError, match="'tiny' is the name of the model"):
+        settings(lora_modules=f"tiny={tmp_path}")
+    with pytest.raises(ModelError, match="cannot be read"):
+        load(settings(lora_modules=f"a={tmp_path}"))

@@ -13,8 +13,9 @@ SERVICES = ("gateway", "tokenizer", "scheduler", "worker")
 
 def test_what_the_lease_says_is_shown_and_what_it_no_longer_says_is_not() -> None:
     info = {"model": "tiny", "memory": "38 GB/s", "slow": "", "defaults": {"top_p": 0.9, "top_k": 5}}
+    info |= {"adapters": ["sql", "poet"], "others": []}
     shown = row(process(Lease("worker-1", "worker", 2, info, pid=7, protocol=3), None))
-    facts = "memory=38 GB/s defaults=top_p:0.9,top_k:5"
+    facts = "memory=38 GB/s defaults=top_p:0.9,top_k:5 adapters=sql,poet"
     assert shown == ("worker", "worker-1", "7", "3", "tiny", "", facts)
 
 

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from ops.launcher.served import Served, asked_for, check_models
+from ops.launcher.served import Served, adapters_asked_for, asked_for, check_adapters, check_models
 from ops.runtime.errors import UsageError
 from ops.runtime.settings import SHIPPED_MODEL
 
 
 @pytest.fixture(autouse=True)
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("QUIRE_MODEL", "QUIRE_MODEL_NAME"):
+    for name in ("QUIRE_MODEL", "QUIRE_MODEL_NAME", "QUIRE_LORA_MODULES"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -47,3 +47,28 @@ def test_of_several_each_has_a_name_of_its_own() -> None:
         check_models([Served(), Served()])
     with pytest.raises(UsageError, match="is no name"):
         check_models([Served(), Served(given="a b")])
+
+
+def test_adapters_are_named_by_the_option_or_else_by_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert adapters_asked_for([]) == {}
+    monkeypatch.setenv("QUIRE_LORA_MODULES", "sql=a poet=b")
+    assert adapters_asked_for([]) == {"sql": Path("a"), "poet": Path("b")}
+    assert adapters_asked_for(["x=c"]) == {"x": Path("c")}
+    with pytest.raises(UsageError, match="--lora-modules: 'x' is not NAME=DIRECTORY"):
+        adapters_asked_for(["x"])
+    monkeypatch.setenv("QUIRE_LORA_MODULES", "sql")
+    with pytest.raises(UsageError, match="QUIRE_LORA_MODULES: 'sql' is not NAME=DIRECTORY"):
+        adapters_asked_for([])
+
+
+def test_adapters_that_cannot_be_served(tmp_path: Path) -> None:
+    one, two = Served(given="one"), Served(given="two")
+    check_adapters({}, (one, two))
+    with pytest.raises(UsageError, match="of several models"):
+        check_adapters({"sql": tmp_path}, (one, two))
+    with pytest.raises(UsageError, match="is not a LoRA adapter"):
+        check_adapters({"sql": tmp_path}, (one,))
+    (tmp_path / "adapter_config.json").touch()
+    check_adapters({"sql": tmp_path}, (one,))
+    with pytest.raises(UsageError, match="'one' is the name of the model"):
+        check_adapters({"one": tmp_path}, (one,))

@@ -10,7 +10,7 @@ from huggingface_hub import constants
 
 from ops.cli.main import main
 from ops.launcher.redis_server import free_port
-from ops.runtime.hub import HubError, fetched, is_id, model_name
+from ops.runtime.hub import ADAPTER, HubError, fetched, fetched_adapter, is_id, model_name
 from ops.runtime.settings import SHIPPED_DRAFT
 from tests.support.hub import COMMIT, Hub, serving
 
@@ -152,3 +152,15 @@ def test_directories_stay_what_they_are(hub: Hub, tmp_path: Path) -> None:
     assert model_name(Path("/models/Fox-1B/")) == "Fox-1B"
     assert model_name(Path("forest/owl@refs/pr/1")) == "owl"
     assert not hub.sent
+
+
+def test_an_adapter_is_fetched_alone(hub: Hub) -> None:
+    adapter = hub.root / "forest" / "sql"
+    adapter.mkdir()
+    for name in ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin", "README.md"):
+        (adapter / name).write_text("{}")
+    directory = fetched_adapter(Path("forest/sql"))
+    assert {path.name for path in directory.iterdir()} == set(ADAPTER)
+    assert fetched_adapter(Path("~/sql")) == Path.home() / "sql"
+    with pytest.raises(HubError, match="forest/owl: there is no such directory"):
+        fetched_adapter(Path("forest/owl"))

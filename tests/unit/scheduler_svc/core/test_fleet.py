@@ -135,6 +135,42 @@ def test_an_answer_goes_on_with_a_worker_of_the_same_fingerprint_alone(
     assert fleet.stranded() == []
 
 
+def test_a_request_for_an_adapter_goes_to_a_worker_that_has_it(fake: SimpleNamespace, fleet: Fleet) -> None:
+    plain, _ = fleet.add_worker(fake.limits(fingerprint="w"))
+    group, _ = fleet.accept(fake.request([1], max_tokens=9, adapter="sql"))
+    assert fleet.home(group) is None
+    assert fleet.stranded() == [group]
+    other, _ = fleet.add_worker(fake.limits(fingerprint="w", adapters={"poet": "w-p"}))
+    assert fleet.home(group) is None
+    assert fleet.adapters == ["poet"]
+    both, _ = fleet.add_worker(fake.limits(fingerprint="w", adapters={"poet": "w-p", "sql": "w-s"}))
+    assert fleet.home(group) is both
+    assert fleet.stranded() == []
+    assert fleet.adapters == ["poet", "sql"]
+    for _ in range(9):  # however much it has to do
+        group, _ = fleet.accept(fake.request([1], max_tokens=9, adapter="sql"))
+        assert fleet.home(group) is both
+    homes = {fleet.home(fleet.accept(fake.request([1], max_tokens=9))[0]) for _ in range(9)}
+    assert plain in homes
+    assert other in homes
+
+
+def test_an_answer_with_an_adapter_goes_on_with_the_same_factors_alone(
+    fake: SimpleNamespace, fleet: Fleet
+) -> None:
+    first, _ = fleet.add_worker(fake.limits(fingerprint="w", adapters={"sql": "w-1"}))
+    worker = fake.StrictWorker(first.limits)
+    groups = [fleet.accept(fake.request([1], max_tokens=9, adapter=name))[0] for name in ("sql", "")]
+    for _ in range(4):
+        step(fleet, first, worker)
+    fleet.remove_worker(first)
+    assert [group.fingerprint for group in groups] == ["w-1", "w"]
+    newer, _ = fleet.add_worker(fake.limits(fingerprint="w", adapters={"sql": "w-2"}))
+    assert [fleet.home(group) for group in groups] == [None, newer], "the model itself is the same"
+    same, _ = fleet.add_worker(fake.limits(fingerprint="w", adapters={"sql": "w-1"}))
+    assert fleet.home(groups[0]) is same
+
+
 def test_what_another_scheduler_began_goes_to_the_worker_that_goes_on_with_it(
     fake: SimpleNamespace, fleet: Fleet
 ) -> None:

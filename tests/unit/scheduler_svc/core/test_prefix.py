@@ -36,5 +36,10 @@ def test_salts_keep_tenants_apart() -> None:
     assert not set(chain([1] * 8, "a")) & set(chain([1] * 8, "b"))
 
 
+def test_adapters_have_blocks_of_their_own() -> None:
+    roots = [root(salt, adapter) for salt in ("", "a") for adapter in ("", "a", "b")]
+    assert len(set(roots)) == 6
+
+
 def test_equal_blocks_at_different_places_have_different_names() -> None:
     assert len(set(chain([1] * 8))) == 4

@@ -13,7 +13,7 @@ from scheduler_svc.core import grammars, shares
 from scheduler_svc.core.capabilities import partial_blocks
 from scheduler_svc.core.policies import POLICIES, round_robin
 from scheduler_svc.core.request import Pooling
-from tests.support.programs import World, busy_program, play
+from tests.support.programs import ADAPTERS, World, busy_program, play
 
 LIMITS = st.fixed_dictionaries(
     {
@@ -41,6 +41,7 @@ ARRIVALS = st.fixed_dictionaries(
         "beams": st.sampled_from([0, 0, 0, 2, 3]),
         "stop_token_ids": st.frozensets(st.integers(0, 38), max_size=3),
         "salt": st.sampled_from(["", "", "tenant"]),
+        "adapter": st.sampled_from(["", "", *ADAPTERS]),
         "tenant": st.sampled_from(["", "a", "b"]),
         "user": st.sampled_from(["", "", "x"]),
         "priority": st.integers(-1, 1),

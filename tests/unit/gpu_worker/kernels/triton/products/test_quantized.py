@@ -57,3 +57,5 @@ def test_gated(numbers: torch.dtype) -> None:
     weight, x = drawn(2 * 48, 64), drawn(3, 64, seed=1)
     right, found = (kernels.gated(weight)(x) for kernels in both(numbers))
     assert_close(found, right, atol=1e-4, rtol=1e-4)
+    gated = both(numbers)[1].gated(weight)
+    assert gated.activated(gated.parts(x)).equal(found)

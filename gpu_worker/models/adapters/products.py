@@ -1,0 +1,182 @@
+"""Products to whose results the adapters of a step's tokens are added.
+
+    tokens of the step     0 1 2 3 4 5 6 7
+    adapter of each        - - a a b - - b         a: [2, 3], b: [4, 7]
+    y = product(x);   y[a] += up_a(down_a(x[a]));   y[b] += up_b(down_b(x[b]))
+
+All adapters are beside one product, whose weights are read once for all tokens. A step without adapters
+calls the product and nothing else, so that it can be recorded.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gpu_worker.arrays import Int32s
+from gpu_worker.kernels.interface import Kernels
+from gpu_worker.kernels.products import Absorbed, Gated, Linear
+from gpu_worker.machine.transfer import indices
+
+Group = tuple[int, Tensor | slice]
+"""Number of an adapter, and the tokens of the step that have it, int64 [tokens]."""
+
+
+class StepAdapters:
+    """The adapters of the tokens of the step that is computed."""
+
+    def __init__(self) -> None:
+        self.groups: Sequence[Group] = ()
+        """Those that some tokens have."""
+
+    @contextmanager
+    def of(self, numbers: Int32s, device: torch.device) -> Iterator[None]:
+        """Within `with` tokens have these adapters. `numbers`: int32 [tokens]; 0: none."""
+        self.groups = [
+            (number, _places(np.flatnonzero(numbers == number), device))
+            for number in np.unique(numbers).tolist()
+            if number
+        ]
+        try:
+            yield
+        finally:
+            self.groups = ()
+
+
+def _places(tokens: "np.ndarray[tuple[int], np.dtype[np.intp]]", device: torch.device) -> Tensor | slice:
+    """Tokens side by side need not be copied."""
+    first, end = int(tokens[0]), int(tokens[-1]) + 1
+    return slice(first, end) if end - first == len(tokens) else indices(tokens, device)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedFactors:
+    """The factors of one adapter beside one product, in the type of the activations."""
+
+    down: Tensor
+    """[ranks, in]: of all parts of the product, one after the other."""
+    up: Tensor
+    """[out, ranks], with the adapter's scale. Zero where rows and ranks are of different parts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """What one adapter adds to the results of one product."""
+
+    down: Linear
+    """From the product's inputs to the ranks of all its parts."""
+    up: Linear
+    """From these to the product's results, in float32."""
+
+    @classmethod
+    def of(cls, factors: PlacedFactors, kernels: Kernels) -> Self:
+        """`kernels`: a back end of plain weights."""
+        return cls(kernels.linear(factors.down), kernels.linear(factors.up, dtype=torch.float32))
+
+    def add_to(self, hidden: Tensor, out: Tensor, tokens: Tensor | slice) -> None:
+        """Add what the adapter adds for some tokens of hidden [tokens, in] to these of out [tokens, out]."""
+        ranks = self.down(hidden[tokens])
+        if isinstance(tokens, slice) and out.dtype == torch.float32:
+            self.up.add_to(ranks, out[tokens])  # without a result beside it
+        else:
+            out[tokens] += self.up(ranks)
+
+
+class AbsorbedAddition:
+    """What one adapter adds where weights of latent attention are absorbed."""
+
+    def __init__(self, factors: PlacedFactors, heads: int, key_size: int) -> None:
+        self._down = factors.down
+        up = factors.up.view(heads, -1, factors.up.shape[1])
+        self._up_key, self._up_value = up[:, :key_size].contiguous(), up[:, key_size:].mT.contiguous()
+
+    def queries(self, plain: Tensor) -> Tensor:
+        """See `Absorbed.queries`."""
+        return torch.bmm(plain.transpose(0, 1), self._up_key).transpose(0, 1) @ self._down
+
+    def values(self, mixed: Tensor) -> Tensor:
+        """See `Absorbed.values`."""
+        return torch.bmm((mixed @ self._down.T).transpose(0, 1), self._up_value).transpose(0, 1)
+
+
+class AdaptedAbsorbed:
+    """See `Absorbed`."""
+
+    def __init__(
+        self, product: Absorbed, additions: Mapping[int, AbsorbedAddition], step: StepAdapters
+    ) -> None:
+        self._product, self._additions, self._step = product, additions, step
+
+    def queries(self, plain: Tensor) -> Tensor:
+        out = self._product.queries(plain)
+        for number, tokens in self._step.groups:
+            if (addition := self._additions.get(number)) is not None:
+                out[tokens] += addition.queries(plain[tokens])
+        return out
+
+    def values(self, mixed: Tensor) -> Tensor:
+        out = self._product.values(mixed)
+        for number, tokens in self._step.groups:
+            if (addition := self._additions.get(number)) is not None:
+                out[tokens] += addition.values(mixed[tokens])
+        return out
+
+
+class _Adapted:
+    """What some adapters add to the results of one product."""
+
+    def __init__(self, additions: Mapping[int, Addition], step: StepAdapters) -> None:
+        """`additions`: by the adapter's number."""
+        self._additions, self._step = additions, step
+
+    def _groups(self) -> list[tuple[Addition, Tensor | slice]]:
+        """Those of the step whose adapters add something here."""
+        every = self._additions
+        return [(every[number], tokens) for number, tokens in self._step.groups if number in every]
+
+    def _add(self, hidden: Tensor, out: Tensor) -> None:
+        for addition, tokens in self._groups():
+            addition.add_to(hidden, out, tokens)
+
+
+class AdaptedLinear(_Adapted):
+    """See `Linear`."""
+
+    def __init__(self, product: Linear, additions: Mapping[int, Addition], step: StepAdapters) -> None:
+        super().__init__(additions, step)
+        self._product = product
+        self.rows = product.rows
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        out = self._product(hidden)
+        if self._step.groups:
+            self._add(hidden, out)
+        return out
+
+    def add_to(self, hidden: Tensor, residual: Tensor) -> None:
+        self._product.add_to(hidden, residual)
+        if self._step.groups:
+            self._add(hidden, residual)
+
+
+class AdaptedGated(_Adapted):
+    """See `Gated`."""
+
+    def __init__(self, product: Gated, additions: Mapping[int, Addition], step: StepAdapters) -> None:
+        super().__init__(additions, step)
+        self._product = product
+        self.activated = product.activated
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        if not self._step.groups:
+            return self._product(hidden)
+        return self.activated(self.parts(hidden)) if self._groups() else self._product(hidden)
+
+    def parts(self, hidden: Tensor) -> Tensor:
+        parts = self._product.parts(hidden)
+        self._add(hidden, parts)
+        return parts
