@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from gpu_worker.errors import ModelError
 from gpu_worker.kernels.cpu import build, library
@@ -228,6 +229,20 @@ def test_an_adapter_of_the_head(tmp_path: Path) -> None:
     head = torch.nn.ModuleDict({"lm_head": torch.nn.Linear(32, 97, bias=False)})
     write_adapter(tmp_path / "a", head, every=True)
     with pytest.raises(ModelError, match="adapters of the head and of embeddings are not supported"):
+        make_runner(tmp_path / "model", ReferenceKernels(), adapters={"a": tmp_path / "a"})
+
+
+def test_an_adapter_of_experts(tmp_path: Path) -> None:
+    """As older versions of PEFT write it, with the names of older versions of transformers."""
+    random_model(*MODELS["Mixtral"]).save_pretrained(tmp_path / "model")
+    expert = "base_model.model.model.layers.1.block_sparse_moe.experts.0.w1"
+    factors = {f"{expert}.lora_A.weight": torch.ones(2, 32), f"{expert}.lora_B.weight": torch.ones(48, 2)}
+    (tmp_path / "a").mkdir()
+    save_file(factors, tmp_path / "a" / "adapter_model.safetensors")
+    (tmp_path / "a" / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 2}))
+    with pytest.raises(
+        ModelError, match=r"experts.0.w1.lora_A.weight: adapters of experts are not supported"
+    ):
         make_runner(tmp_path / "model", ReferenceKernels(), adapters={"a": tmp_path / "a"})
 
 
