@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM
 
 from gpu_worker.errors import ModelError
 from gpu_worker.kernels.cpu import build, library
@@ -16,10 +17,13 @@ from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.reference.int4 import Int4Reference
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.reference.quantized import QuantizedReference
+from ops.runtime.gguf.directory import as_directory
 from tests.support.adapters import write_adapter
 from tests.support.logits import watch_logits
 from tests.support.ranks import Together, same
 from tests.unit.gpu_worker.behaviour.test_families import ALIKE, LENGTH, MODELS, PROMPT, random_model
+from tests.unit.gpu_worker.behaviour.test_gguf import MODELS as GGUF
+from tests.unit.gpu_worker.behaviour.test_gguf import written
 from tests.unit.gpu_worker.conftest import Driver, back_end, llama, make_runner, makers
 
 BEST = build.supported()[0]
@@ -281,22 +285,33 @@ def test_drafts_of_recurrent_models(tmp_path: Path, name: str) -> None:
 def test_models_that_are_served_without_adapters(tmp_path: Path) -> None:
     adapter = tmp_path / "a"
     write_adapter(adapter, llama())
-    configs = {
-        "NemotronForCausalLM": "of transformers",
-        "BertModel": "an encoder",
-        "LlamaForCausalLM": "GGUF files",
-    }
-    for architecture in configs:
+    for architecture in ("NemotronForCausalLM", "BertModel"):
         directory = tmp_path / architecture
         directory.mkdir()
-        if architecture == "LlamaForCausalLM":
-            llama().save_pretrained(directory)
-            (directory / "model.safetensors").rename(directory / "model.gguf")
-        else:
-            values = {
-                "architectures": [architecture],
-                "model_type": architecture.partition("F")[0].lower().removesuffix("model"),
-            }
-            (directory / "config.json").write_text(json.dumps(values))
+        kind = architecture.partition("F")[0].lower().removesuffix("model")
+        (directory / "config.json").write_text(
+            json.dumps({"architectures": [architecture], "model_type": kind})
+        )
         with pytest.raises(ModelError, match="without LoRA adapters"):
             make_runner(directory, ReferenceKernels(), adapters={"a": adapter})
+
+
+@pytest.mark.parametrize("name", GGUF)
+def test_gguf_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Rows of factors follow those of the file."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    file, meant = written(tmp_path, name, lambda own: None)
+    model = AutoModelForCausalLM.from_pretrained(meant, dtype="float32", attn_implementation="eager").eval()
+    merged = write_adapter(tmp_path / "a", model, fits=lambda name: "shared_mlp" not in name)
+
+    def runner() -> Any:
+        return make_runner(as_directory(file), ReferenceKernels(), adapters={"a": tmp_path / "a"})
+
+    if name.startswith(("gemma4", "qwen35")):
+        with pytest.raises(ModelError, match=r"without LoRA adapters|not served beside GGUF files"):
+            runner()
+        return
+    seen = watch_logits(found := runner())
+    driver = Driver(found)
+    driver.step((sequence := driver.admit(0, PROMPT, adapter="a"), len(PROMPT)))
+    torch.testing.assert_close(logits_of(seen, sequence), expected_of(merged, sequence), atol=3e-4, rtol=3e-4)
