@@ -167,9 +167,7 @@ def _load_native(
     aliases = config.family.aliases
     adapters = None
     if files is not None:
-        if is_gguf(directory):
-            raise ModelError(f"{directory}: GGUF files are served without LoRA adapters")
-        adapters = files.read(aliases)
+        adapters = files.read(config, is_gguf(directory))
     with open_checkpoint(directory, form, stacked, aliases) as checkpoint, torch.inference_mode():
         keeps = frozenset() if form is None else kinds_kept(kernels)
         weights = Weights(checkpoint, dtype or config.dtype, device, ranks=ranks, keeps=keeps)

@@ -12,6 +12,7 @@ from gpu_worker.errors import ModelError
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.products import Absorbed, Gated, Linear
 from gpu_worker.models.adapters.adapter import Adapter, Factors, read_adapter
+from gpu_worker.models.adapters.gguf_rows import in_gguf_order
 from gpu_worker.models.adapters.products import (
     AbsorbedAddition,
     AdaptedAbsorbed,
@@ -22,6 +23,7 @@ from gpu_worker.models.adapters.products import (
     StepAdapters,
 )
 from gpu_worker.models.adapters.trace import Source, Trace, TracingKernels, traced
+from gpu_worker.models.config import ModelConfig
 from gpu_worker.models.weights import Weights
 
 MakeLayer = Callable[[Weights, Kernels], object]
@@ -36,9 +38,15 @@ class AdapterFiles:
     kernels: Kernels
     """A back end of plain weights, which multiplies with factors."""
 
-    def read(self, aliases: Mapping[str, str]) -> "Adapters":
-        """Read them all. `aliases`, errors: see `read_adapter`."""
+    def read(self, config: ModelConfig, gguf: bool) -> "Adapters":
+        """Read them all, for a model of this configuration. `gguf`: it is in GGUF files.
+
+        Raises `ModelError`.
+        """
+        aliases = config.family.aliases
         found = [read_adapter(name, path, aliases) for name, path in self.directories.items()]
+        if gguf:
+            found = [in_gguf_order(each, config) for each in found]
         return Adapters(found, self.kernels)
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM
 
 from gpu_worker.errors import ModelError
 from gpu_worker.kernels.cpu import build, library
@@ -15,10 +17,13 @@ from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.reference.int4 import Int4Reference
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.reference.quantized import QuantizedReference
+from ops.runtime.gguf.directory import as_directory
 from tests.support.adapters import write_adapter
 from tests.support.logits import watch_logits
 from tests.support.ranks import Together, same
 from tests.unit.gpu_worker.behaviour.test_families import ALIKE, LENGTH, MODELS, PROMPT, random_model
+from tests.unit.gpu_worker.behaviour.test_gguf import MODELS as GGUF
+from tests.unit.gpu_worker.behaviour.test_gguf import written
 from tests.unit.gpu_worker.conftest import Driver, back_end, llama, make_runner, makers
 
 BEST = build.supported()[0]
@@ -231,6 +236,20 @@ def test_an_adapter_of_the_head(tmp_path: Path) -> None:
         make_runner(tmp_path / "model", ReferenceKernels(), adapters={"a": tmp_path / "a"})
 
 
+def test_an_adapter_of_experts(tmp_path: Path) -> None:
+    """As older versions of PEFT write it, with the names of older versions of transformers."""
+    random_model(*MODELS["Mixtral"]).save_pretrained(tmp_path / "model")
+    expert = "base_model.model.model.layers.1.block_sparse_moe.experts.0.w1"
+    factors = {f"{expert}.lora_A.weight": torch.ones(2, 32), f"{expert}.lora_B.weight": torch.ones(48, 2)}
+    (tmp_path / "a").mkdir()
+    save_file(factors, tmp_path / "a" / "adapter_model.safetensors")
+    (tmp_path / "a" / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 2}))
+    with pytest.raises(
+        ModelError, match=r"experts.0.w1.lora_A.weight: adapters of experts are not supported"
+    ):
+        make_runner(tmp_path / "model", ReferenceKernels(), adapters={"a": tmp_path / "a"})
+
+
 def test_shapes_that_do_not_fit(tmp_path: Path) -> None:
     llama().save_pretrained(tmp_path / "model")
     write_adapter(tmp_path / "a", llama(intermediate_size=64), fits=lambda name: "mlp" in name)
@@ -266,22 +285,33 @@ def test_drafts_of_recurrent_models(tmp_path: Path, name: str) -> None:
 def test_models_that_are_served_without_adapters(tmp_path: Path) -> None:
     adapter = tmp_path / "a"
     write_adapter(adapter, llama())
-    configs = {
-        "NemotronForCausalLM": "of transformers",
-        "BertModel": "an encoder",
-        "LlamaForCausalLM": "GGUF files",
-    }
-    for architecture in configs:
+    for architecture in ("NemotronForCausalLM", "BertModel"):
         directory = tmp_path / architecture
         directory.mkdir()
-        if architecture == "LlamaForCausalLM":
-            llama().save_pretrained(directory)
-            (directory / "model.safetensors").rename(directory / "model.gguf")
-        else:
-            values = {
-                "architectures": [architecture],
-                "model_type": architecture.partition("F")[0].lower().removesuffix("model"),
-            }
-            (directory / "config.json").write_text(json.dumps(values))
+        kind = architecture.partition("F")[0].lower().removesuffix("model")
+        (directory / "config.json").write_text(
+            json.dumps({"architectures": [architecture], "model_type": kind})
+        )
         with pytest.raises(ModelError, match="without LoRA adapters"):
             make_runner(directory, ReferenceKernels(), adapters={"a": adapter})
+
+
+@pytest.mark.parametrize("name", GGUF)
+def test_gguf_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Rows of factors follow those of the file."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    file, meant = written(tmp_path, name, lambda own: None)
+    model = AutoModelForCausalLM.from_pretrained(meant, dtype="float32", attn_implementation="eager").eval()
+    merged = write_adapter(tmp_path / "a", model, fits=lambda name: "shared_mlp" not in name)
+
+    def runner() -> Any:
+        return make_runner(as_directory(file), ReferenceKernels(), adapters={"a": tmp_path / "a"})
+
+    if name.startswith(("gemma4", "qwen35")):
+        with pytest.raises(ModelError, match=r"without LoRA adapters|not served beside GGUF files"):
+            runner()
+        return
+    seen = watch_logits(found := runner())
+    driver = Driver(found)
+    driver.step((sequence := driver.admit(0, PROMPT, adapter="a"), len(PROMPT)))
+    torch.testing.assert_close(logits_of(seen, sequence), expected_of(merged, sequence), atol=3e-4, rtol=3e-4)
