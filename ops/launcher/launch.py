@@ -105,6 +105,8 @@ class Launcher:
         options, children = self._options, self.supervisor.children
         for model in options.models:
             self._say(f"model   {model.name} ({model.path})")
+        for name, directory in options.adapters.items():
+            self._say(f"adapter {name} ({directory})")
         if shares := memory_shares([child.spec for child in children]):
             self._say(f"memory  of the device that they share: {shares}")
         self._say(f"logs    {children[0].log.parent}")

@@ -44,7 +44,7 @@ print(client.embeddings.create(model={model}, input="{question}").data[0].embedd
 
 def welcome(options: Options) -> str:
     """How to talk to the deployment; what it prints works when pasted."""
-    url, names, first = options.url, options.model_names, options.models[0]
+    url, names, first = options.url, [*options.model_names, *options.adapters], options.models[0]
     endpoint, python, question, rest = _example(first.path)
     keyed = options.keyed
     curl = _CURL.format(

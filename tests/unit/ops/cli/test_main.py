@@ -120,6 +120,8 @@ def test_the_welcome_fits_the_model(tmp_path: Path) -> None:
     for path, architecture in ((encoder, "BertModel"), (classifier, "BertForSequenceClassification")):
         path.mkdir()
         (path / "config.json").write_text(json.dumps({"architectures": [architecture]}))
+    adapted = welcome(Options(models=(Served(tmp_path / "chatty"),), adapters={"sql": tmp_path}))
+    assert "Models:         chatty, sql\n" in adapted
     embeds = welcome(Options(models=(Served(encoder),)))
     assert "http://127.0.0.1:8000/v1/embeddings" in embeds
     for text in (chatty, embeds):
