@@ -129,6 +129,8 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         if self.close_sent or self.transport.is_closing():
             raise ClientDisconnected
         await super().send(message)
+        if self.initial_response is not None and self.close_sent:
+            self.handshake_complete = True  # refused by an answer of HTTP, which uvicorn takes for none
 
     def send_receive_event_to_app(self) -> None:
         if self.curr_msg_data_type == "bytes" or _is_utf8(self.frames):

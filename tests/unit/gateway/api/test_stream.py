@@ -235,7 +235,7 @@ async def test_limits_hold(backend):
         assert (await heard(socket))["status"] == 400
 
 
-async def test_foreign_pages_may_not_open_one(backend):
+async def test_foreign_pages_may_not_open_one(backend, caplog):
     async with serving(create_app(backend)) as server:
         for headers, opens in (
             ({"Origin": "https://evil.example"}, False),
@@ -249,6 +249,7 @@ async def test_foreign_pages_may_not_open_one(backend):
             with pytest.raises(InvalidStatus) as refused:
                 await opened(server, additional_headers=headers)
             assert refused.value.response.status_code == 403
+    assert not caplog.records
 
 
 async def test_a_slash_at_the_end_changes_nothing(backend):
