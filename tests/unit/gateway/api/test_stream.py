@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from starlette.websockets import WebSocket
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
@@ -14,6 +15,7 @@ from gateway.app import create_app
 from gateway.http import protocol, socket_session
 from gateway.http.connections import ConnectionLimits
 from gateway.http.protocol import HttpProtocol
+from gateway.http.socket_session import SocketSession
 from ops.runtime.limits import Limits
 from proto.sampling_pb2 import NOT_FINISHED, STOP
 from proto.tokenizer_pb2 import PromptInfo, TextChunk, TextDelta
@@ -186,6 +188,22 @@ async def test_a_client_that_breaks_it_before_the_socket_is_open(caplog):
         go_on.set()
         await ended.wait()
     assert not caplog.records
+
+
+async def test_an_answer_that_finds_the_client_gone_ends_the_session(backend):
+    messages = iter([{"type": "websocket.connect"}, {"type": "websocket.receive", "text": "no frame"}])
+
+    async def receive():
+        return next(messages)
+
+    async def send(message):
+        if message["type"] == "websocket.send":
+            raise OSError
+
+    socket = WebSocket({"type": "websocket", "headers": []}, receive, send)
+    await socket.accept()
+    await SocketSession(create_app(backend), socket, None).run()
+    assert not list(messages)
 
 
 async def test_what_is_wrong_is_told_and_the_socket_stays(backend, tokenizer, monkeypatch):
