@@ -36,4 +36,5 @@ class HeldHead:
         head, self._head = self._head, b""
         if head:
             self._cycle.transport = self._transport
-            self._transport.write(head + data)
+            if not self._transport.is_closing():  # the client may have left in this turn
+                self._transport.write(head + data)

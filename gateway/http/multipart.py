@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator
 
-from python_multipart.exceptions import MultipartParseError
+from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
@@ -52,7 +52,7 @@ class Form:
                 pieces, self._pieces = self._pieces, []
                 for piece in pieces:
                     yield piece
-        except MultipartParseError as error:
+        except FormParserError as error:
             raise BadRequest(f"The body is not a valid form: {error}.", code="invalid_form") from None
         except ClientDisconnect:
             raise Disconnected from None

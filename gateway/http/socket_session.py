@@ -64,6 +64,8 @@ class SocketSession:
     async def _next(self) -> str | None:
         """The next message; None if the socket was idle for too long."""
         while True:
+            if self._socket.application_state is not WebSocketState.CONNECTED:  # found out while sending
+                raise WebSocketDisconnect
             try:
                 async with asyncio.timeout(IDLE_SECONDS):
                     return await self._socket.receive_text()

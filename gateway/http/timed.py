@@ -92,6 +92,7 @@ class TimedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._forsake()
         self._doors.leave(self._address)
         self.end_phases()
 
@@ -100,6 +101,12 @@ class TimedProtocol(HttpToolsProtocol):
         self._set(None, 0, self._late)
         self._unset_keepalive_if_required()
         self._stop_write_timer()
+
+    @property
+    def _answering(self) -> bool:
+        """An answer has begun and not ended."""
+        serving = self._serving
+        return serving is not None and serving.response_started and not serving.response_complete
 
     @property
     def _address(self) -> str | None:
@@ -112,9 +119,20 @@ class TimedProtocol(HttpToolsProtocol):
         self._watch()
 
     def refuse(self, error: GatewayError) -> None:
-        """Answer a request that cannot be read, and close the connection."""
+        """Answer a request that cannot be read, and close the connection.
+
+        If another answer has begun, its connection is closed without a word: that would become a part of it.
+        """
         if self.transport.is_closing():
             return
+        if self._answering:
+            self.transport.close()
+        else:
+            self._close_with(error)
+        self._forsake()
+        self._watch()
+
+    def _close_with(self, error: GatewayError) -> None:
         body = error.body().encode()
         headers = {"content-type": "application/json", "content-length": str(len(body)), **error.headers}
         lines = [STATUS_LINE[error.status], b"connection: close\r\n"]
@@ -122,7 +140,13 @@ class TimedProtocol(HttpToolsProtocol):
             lines.append(f"{name}: {value}\r\n".encode())
         self.transport.write(b"".join([*lines, b"\r\n", body]))
         self.transport.close()
-        self._watch()
+
+    def _forsake(self) -> None:
+        """Tell the request that is answered that its client has left. uvicorn tells the newest one alone."""
+        serving = self._serving
+        if serving is not None and not serving.response_complete:
+            serving.disconnected = True
+            serving.message_event.set()
 
     def send_400_response(self, msg: str) -> None:
         """The parser has stopped. `msg`: uvicorn's words, if none of our limits was the reason."""

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from starlette.websockets import WebSocket
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
@@ -14,6 +15,7 @@ from gateway.app import create_app
 from gateway.http import protocol, socket_session
 from gateway.http.connections import ConnectionLimits
 from gateway.http.protocol import HttpProtocol
+from gateway.http.socket_session import SocketSession
 from ops.runtime.limits import Limits
 from proto.sampling_pb2 import NOT_FINISHED, STOP
 from proto.tokenizer_pb2 import PromptInfo, TextChunk, TextDelta
@@ -129,6 +131,81 @@ async def test_all_end_when_the_client_leaves(backend, tokenizer):
     await asyncio.wait_for(tokenizer.cancelled.wait(), 60)
 
 
+def frame(opcode: int, data: bytes) -> bytes:
+    """A last frame, masked with zeros (RFC 6455, section 5.2)."""
+    return bytes([0x80 | opcode, 0x80 | len(data), 0, 0, 0, 0]) + data
+
+
+TEXT, UNKNOWN = 1, 11
+NO_TEXT = frame(TEXT, b"\xff")
+
+
+@pytest.mark.parametrize(
+    "last",
+    [NO_TEXT, NO_TEXT * 2, frame(UNKNOWN, b"")],
+    ids=["no-text", "twice", "unknown"],
+)
+async def test_a_client_that_breaks_the_protocol_has_left(backend, tokenizer, caplog, last):
+    async def generate(request, context):
+        yield TextChunk(prompt=PromptInfo(tokens=len(PROMPT_TOKENS)))
+        while True:
+            yield TextChunk(deltas=[TextDelta(text="one", token_ids=[1], finish_reason=NOT_FINISHED)])
+            await asyncio.sleep(0)
+
+    tokenizer.generate = generate
+    async with socket_of(backend) as socket:
+        for id_ in "abc":
+            await ask(socket, id_)
+            await heard(socket)
+        socket.transport.write(last)
+        async with asyncio.timeout(60):
+            await socket.wait_closed()
+            await tokenizer.cancelled.wait()
+    assert not caplog.records
+
+
+async def test_a_client_that_breaks_it_before_the_socket_is_open(caplog):
+    asked, go_on, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def app(scope, receive, send):
+        if scope["type"] != "websocket":
+            return
+        asked.set()
+        await go_on.wait()
+        try:
+            await send({"type": "websocket.accept"})
+        finally:
+            ended.set()
+
+    head = "GET /v1/stream HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    head += f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {'A' * 22}==\r\n\r\n"
+    async with serving(app) as server, asyncio.timeout(60):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(head.encode())
+        await asked.wait()
+        writer.write(frame(UNKNOWN, b""))
+        await reader.read()
+        go_on.set()
+        await ended.wait()
+    assert not caplog.records
+
+
+async def test_an_answer_that_finds_the_client_gone_ends_the_session(backend):
+    messages = iter([{"type": "websocket.connect"}, {"type": "websocket.receive", "text": "no frame"}])
+
+    async def receive():
+        return next(messages)
+
+    async def send(message):
+        if message["type"] == "websocket.send":
+            raise OSError
+
+    socket = WebSocket({"type": "websocket", "headers": []}, receive, send)
+    await socket.accept()
+    await SocketSession(create_app(backend), socket, None).run()
+    assert not list(messages)
+
+
 async def test_what_is_wrong_is_told_and_the_socket_stays(backend, tokenizer, monkeypatch):
     monkeypatch.setattr(socket_session, "MAX_AT_ONCE", 1)
     tokenizer.generate = stuck
@@ -176,7 +253,7 @@ async def test_limits_hold(backend):
         assert (await heard(socket))["status"] == 400
 
 
-async def test_foreign_pages_may_not_open_one(backend):
+async def test_foreign_pages_may_not_open_one(backend, caplog):
     async with serving(create_app(backend)) as server:
         for headers, opens in (
             ({"Origin": "https://evil.example"}, False),
@@ -190,6 +267,7 @@ async def test_foreign_pages_may_not_open_one(backend):
             with pytest.raises(InvalidStatus) as refused:
                 await opened(server, additional_headers=headers)
             assert refused.value.response.status_code == 403
+    assert not caplog.records
 
 
 async def test_a_slash_at_the_end_changes_nothing(backend):

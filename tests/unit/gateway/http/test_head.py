@@ -66,6 +66,14 @@ async def test_a_head_goes_out_before_the_end(transport: Transport) -> None:
     assert held.is_closing()
 
 
+async def test_a_head_that_nobody_reads_is_not_written(transport: Transport) -> None:
+    cycle = cycle_over(transport)
+    cycle.transport.write(b"head ")
+    transport.close()
+    await asyncio.sleep(0)
+    assert not transport.written
+
+
 async def test_what_comes_before_the_head_is_not_held(transport: Transport) -> None:
     cycle = cycle_over(transport)
     cycle.response_started = False

@@ -24,14 +24,14 @@ FILE = ('file"; filename="in.jsonl"', DATA)
 WHOLE = form(('purpose"', b"batch"), FILE, ('expires_after[seconds]"', b"3600"))
 
 
-def request_of(pieces: list[bytes]) -> Request:
+def request_of(pieces: list[bytes], media_type: str = TYPE) -> Request:
     left = iter(pieces)
 
     async def receive() -> dict[str, object]:
         piece = next(left, None)
         return {"type": "http.request", "body": piece or b"", "more_body": piece is not None}
 
-    headers = [(b"content-type", TYPE.encode())]
+    headers = [(b"content-type", media_type.encode())]
     return Request({"type": "http", "method": "POST", "headers": headers}, receive)
 
 
@@ -61,3 +61,9 @@ async def test_it_is_read_alike_in_any_pieces(cuts: list[int]) -> None:
 async def test_what_is_refused(body: bytes) -> None:
     with pytest.raises(BadRequest):
         await read([body])
+
+
+async def test_a_boundary_that_is_too_long_is_refused() -> None:
+    with pytest.raises(BadRequest, match="Boundary"):
+        async for _ in Form("file").read(request_of([WHOLE], f"{TYPE}{'y' * 5000}")):
+            pass

@@ -39,6 +39,9 @@ class App:
                 return
             if not message.get("more_body"):
                 break
+        if path == "/wait":
+            await self._watch(receive)
+            return
         status = 413 if path == "/refuse" else 200
         headers = [] if path in ("/endless", "/slow") else [(b"content-length", b"2")]
         await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -246,6 +249,32 @@ async def test_too_many_requests_before_an_answer():
         writer.write(GET * (MAX_PIPELINED + 10))
         assert error_of(await rest(reader)) == (429, "overloaded")
         assert app.under_way <= 2
+
+
+@pytest.mark.parametrize("path", [b"/endless", b"/wait"])
+async def test_a_client_that_leaves_requests_behind(path):
+    """The one that is answered ends, and not only the newest one."""
+    app = App()
+    async with serving(app, LONG) as server:
+        _, writer = await open_to(server)
+        writer.write(GET.replace(b" / ", b" %s " % path) + GET)
+        while not app.under_way:
+            await asyncio.sleep(0)
+        writer.transport.abort()
+        await asyncio.wait_for(app.ended.wait(), 60)
+        assert app.under_way == 1
+
+
+async def test_what_cannot_be_read_does_not_become_a_part_of_an_answer():
+    app = App()
+    async with serving(app, LONG) as server:
+        reader, writer = await open_to(server)
+        writer.write(GET.replace(b" / ", b" /slow "))
+        begun = await reader.readuntil(b"\r\n-\r\n")
+        writer.write(b"\0" * 100)
+        answer = begun + await rest(reader)
+        assert answer.count(b"HTTP/1.1 ") == 1
+        assert b"\r\n0\r\n" not in answer, "the client sees that the answer is not whole"
 
 
 async def test_as_many_requests_as_may_come_before_an_answer():
