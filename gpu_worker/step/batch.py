@@ -113,6 +113,8 @@ class Batch:
         self._occupied = np.zeros(slots, np.bool_)
         self._table_lengths = np.zeros(slots, np.int32)
         self.states = SlotStates(slots, limits.block_size) if limits.recurrent else None
+        self._described: tuple[Rows, tuple[StepMetadata, Tensor, Tensor]] | None = None
+        """The latest rows and their metadata, until tokens or blocks change."""
         self._faults: dict[int, str] = {}
 
     def reset(self) -> None:
@@ -128,7 +130,7 @@ class Batch:
 
         Raises `PlanError` if the plan contradicts the batch. The batch is undefined then until `reset`.
         """
-        message = plan.message
+        message, self._described = plan.message, None
         self._free_slots(int32s(message.freed_slots))
         self.grammars.drop(int32s(message.dropped_grammars).tolist())
         self.grammars.add(message.new_grammars)
@@ -180,6 +182,8 @@ class Batch:
 
         All numbers go to the device in one copy. The device computes the rest from them.
         """
+        if self._described is not None and self._described[0] is rows:
+            return self._described[1]
         token_slots, positions, query_starts = rows.tokens()
         contexts = rows.starts + rows.counts
         parts = (token_slots, positions, rows.slots, contexts, query_starts)
@@ -197,10 +201,12 @@ class Batch:
             positions=d_positions,
             kv_entries=entries,
         )
+        self._described = rows, (step, tokens, d_rows)
         return step, tokens, d_rows
 
     def write_tokens(self, device_slots: Tensor, positions: Int32s, tokens: Tensor) -> None:
         """Write tokens to positions of slots. `known` stays as it is: see `advance`."""
+        self._described = None
         self.tables.tokens[device_slots, self.send(positions)] = tokens.int()
 
     def advance(self, slots: Int32s, counts: Int32s) -> None:

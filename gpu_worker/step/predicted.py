@@ -75,10 +75,12 @@ class PredictedTokens:
         """See `Drafter.follow`."""
         self._newest = normed = self.predictor.normed(hidden)
         step, tokens, _ = batch.metadata(rows)
-        before = torch.cat((normed[:1], normed[:-1]))
-        firsts = batch.send(np.cumsum(rows.counts, dtype=np.int64) - rows.counts)
-        of_blocks = self._before(batch, rows.slots, rows.starts)
-        before[firsts] = torch.where(batch.send(rows.starts)[:, None] > 0, of_blocks, normed[firsts])
+        before = self._before(batch, rows.slots, rows.starts)
+        if len(normed) > len(rows.counts) or not rows.starts.all():
+            firsts = batch.send(np.cumsum(rows.counts, dtype=np.int64) - rows.counts)
+            begun = batch.send(rows.starts)[:, None] > 0
+            before, of_rows = torch.cat((normed[:1], normed[:-1])), before
+            before[firsts] = torch.where(begun, of_rows, normed[firsts])
         self.predictor(tokens, before, self._kernels.begin(step), self.caches)
 
     def verified(self, batch: Batch, rows: Rows, samples: SamplePositions, kept: Int32s) -> None:
