@@ -20,6 +20,7 @@ from proto.worker_pb2 import StepResult, WorkerReady
 from scheduler_svc import progress
 from scheduler_svc.admission import Admission
 from scheduler_svc.call import Call
+from scheduler_svc.core.drafters import DRAFTERS
 from scheduler_svc.core.errors import HandedOver, NoSuchWorker, WorkerFault
 from scheduler_svc.core.fleet import Fleet
 from scheduler_svc.core.limits import WorkerLimits
@@ -210,7 +211,8 @@ class Engine:
             self.links[scheduler] = link
             self._deliver(outcome, {})
         log.info("a worker joined: %d blocks of %d tokens", limits.num_blocks, limits.block_size)
-        if (source := self._settings.speculation) in ("draft", "mtp") and not limits.can_draft:
+        drafter = DRAFTERS.get(source := self._settings.speculation)
+        if drafter is not None and drafter.on_worker and not limits.can_draft:
             needed = "QUIRE_DRAFT_MODEL" if source == "draft" else "QUIRE_SPECULATION=mtp of its own"
             log.warning("QUIRE_SPECULATION=%s: the worker makes no drafts without %s", source, needed)
         self._announce(len(self.links), self.fleet.max_length)

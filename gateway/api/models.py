@@ -20,8 +20,8 @@ def router(catalog: Catalog) -> APIRouter:
         data = []
         for model in await catalog.models():
             if not model.missing:
-                adapters = (name for name in model.adapters if catalog.name_of(name) == model.name)
-                for name in (model.name, *catalog.aliases_of(model.name), *adapters):
+                aliases, adapters = catalog.aliases_of(model.name), catalog.adapters_of(model)
+                for name in (model.name, *aliases, *adapters):
                     adapter = catalog.adapter_of(name)
                     if not adapter or adapter in model.adapters:
                         data.append(_object(model, name, adapter))

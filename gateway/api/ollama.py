@@ -90,7 +90,7 @@ def _add_about(routes: APIRouter, catalog: Catalog) -> None:
     async def ollama_models() -> dict[str, Any]:
         """The models that are available, and their LoRA adapters."""
         there = [model for model in await catalog.models() if not model.missing]
-        names = ((model, name) for model in there for name in (model.name, *model.adapters))
+        names = ((model, name) for model in there for name in (model.name, *catalog.adapters_of(model)))
         return {"models": [_entry(model, name) for model, name in names]}
 
     @routes.post("/api/show", openapi_extra=posting(ShowBody, OllamaShown, error=OllamaError))

@@ -112,6 +112,14 @@ class Catalog:
         meant = self._meant(name)
         return meant if meant in self._bases and meant not in self._known else ""
 
+    def adapters_of(self, model: Model) -> list[str]:
+        """Adapters that a model has now and that are asked for by names that no model or alias has."""
+        return [
+            name
+            for name in model.adapters
+            if self.adapter_of(name) == name and self.name_of(name) == model.name
+        ]
+
     def _meant(self, name: str) -> str:
         """What an alias stands for; any other name itself."""
         return name if name in self._known else self._aliases.get(name, name)

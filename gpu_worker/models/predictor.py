@@ -25,7 +25,7 @@ from gpu_worker.kernels.attention import Cache, LayerCache, StepAttention
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.kv_sizes import PageShape, StateShape
 from gpu_worker.models.config import ModelConfig
-from gpu_worker.models.families.family import Predictor as Names
+from gpu_worker.models.families.family import Predictor as PredictorNames
 from gpu_worker.models.head import base_of, rough_head
 from gpu_worker.models.layers import Layer
 from gpu_worker.models.norms import read_norm
@@ -121,18 +121,18 @@ class Predictor:
         return self._head(normed)
 
 
-def _find(config: ModelConfig, weights: Weights) -> tuple[Weights, Names]:
+def _find(config: ModelConfig, weights: Weights) -> tuple[Weights, PredictorNames]:
     """The tensors of the layer and what is beside it, by the family's names or those that GGUF files have.
 
     Raises `ModelError` if there are none.
     """
-    layer = config.family.names.layer.format(config.num_layers)
-    found = weights
-    for names in (config.family.predictor, Names()):
+    layer, wanted = config.family.names.layer.format(config.num_layers), list[str]()
+    for names in (config.family.predictor, PredictorNames()):
         found = weights.under(names.prefix) if names.prefix else base_of(config, weights).under(layer)
         if found.has_any(f"{names.joint}."):
             return found, names
-    raise ModelError(f"{NO_PREDICTOR}: the checkpoint has no tensor {found.prefix}{names.joint}.weight")
+        wanted.append(f"{found.prefix}{names.joint}.weight")
+    raise ModelError(f"{NO_PREDICTOR}: the checkpoint has no tensor {wanted[0]}")
 
 
 def _config_of(config: ModelConfig, layer: Weights) -> PredictorConfig:

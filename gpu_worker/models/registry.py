@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -64,6 +64,18 @@ class CausalLM(Protocol):
         norm."""
 
 
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What a decoder has beside its own layers."""
+
+    adapters: AdapterFiles | None = None
+    """LoRA adapters; None: it has none."""
+    predictor: Path | None = None
+    """Directory of the checkpoint with its layer for multi-token prediction; None: that is not loaded."""
+
+
+NOTHING = Beside()
+
 _DERIVED = ("rotary_emb.inv_freq", ".attn.bias", ".attention.bias", ".masked_bias")
 """Ends of names of tensors that old checkpoints have although they follow from the configuration."""
 
@@ -75,33 +87,31 @@ def load_model(
     dtype: torch.dtype | None = None,
     max_positions: int = 0,
     ranks: Ranks = ALONE,
-    adapters: AdapterFiles | None = None,
-    predictor: Path | None = None,
+    beside: Beside = NOTHING,
 ) -> CausalLM:
     """Load the model of a Hugging Face directory.
 
-    `dtype`: None = the checkpoint's. `max_positions`: longest sequence; 0 = the model's own limit.
-    `adapters`: LoRA adapters that are served beside it. `predictor`: directory of the checkpoint with the
-    layer for multi-token prediction that the decoder has, too; None: it has none. With several `ranks` each
-    loads its part, and sizes in its configuration are those of the part. Loading needs memory for the weights
-    and one more matrix. Raises `CapacityError` if there is less memory, and `ModelError` if the model cannot
-    be loaded; both have messages of one line.
+    `dtype`: None = the checkpoint's. `max_positions`: longest sequence; 0 = the model's own limit. With
+    several `ranks` each loads its part, and sizes in its configuration are those of the part. Loading needs
+    memory for the weights and one more matrix. Raises `CapacityError` if there is less memory, and
+    `ModelError` if the model cannot be loaded; both have messages of one line.
     """
     started = time.monotonic()
     values = read_values(directory)
     architecture = architecture_of(values)
     model: CausalLM
     native = family_of(architecture, values.values) is not None
-    if predictor is not None and not native:
+    if beside.predictor is not None and not native:
         raise ModelError(f"{directory}: {NO_PREDICTOR}: {architecture} is not one of our own decoders")
     form = read_format(values)
-    if adapters is not None and (not native or encoder_family(values.values)):
+    if beside.adapters is not None and (not native or encoder_family(values.values)):
         raise ModelError(f"{directory}: {architecture} is served without LoRA adapters")
     if encoder := encoder_family(values.values):
         model, checkpoint, parameters = load_encoder(values, encoder, form, device, dtype)
     elif native:
-        how = (dtype, max_positions, ranks, adapters, predictor)
-        model, checkpoint = _load_native(directory, form, device, kernels, *how)
+        model, checkpoint = _load_native(
+            directory, form, device, kernels, dtype, max_positions, ranks, beside
+        )
         parameters = checkpoint.parameters
     else:
         unlike = ""
@@ -152,8 +162,7 @@ def _load_native(
     dtype: torch.dtype | None,
     max_positions: int,
     ranks: Ranks,
-    files: AdapterFiles | None,
-    predictor: Path | None,
+    beside: Beside,
 ) -> tuple[Decoder, Checkpoint]:
     """The decoder, and its checkpoint, which is closed."""
     config = read_config(directory)
@@ -165,19 +174,15 @@ def _load_native(
         raise ModelError(f"{directory / 'config.json'}: {KEY}: {what}")
     stacked = config.family.experts is not None and config.family.experts.stacked
     aliases = config.family.aliases
-    adapters = None
-    if files is not None:
-        adapters = files.read(config, is_gguf(directory))
+    files = beside.adapters
+    adapters = None if files is None else files.read(config, is_gguf(directory))
     with open_checkpoint(directory, form, stacked, aliases) as checkpoint, torch.inference_mode():
         keeps = frozenset() if form is None else kinds_kept(kernels)
         weights = Weights(checkpoint, dtype or config.dtype, device, ranks=ranks, keeps=keeps)
         try:
             model = Decoder(config, weights, kernels, positions, adapters)
-            if predictor == directory:
-                model.predictor = Predictor(model, weights, weights, kernels, positions)
-            elif predictor is not None:
-                other = read_format(read_values(predictor))
-                with open_checkpoint(predictor, other, stacked, aliases) as its:
+            if (where := beside.predictor) is not None:
+                with open_checkpoint(where, read_format(read_values(where)), stacked, aliases) as its:
                     own = replace(weights, checkpoint=its)
                     model.predictor = Predictor(model, weights, own, kernels, positions)
         except (RuntimeError, OSError) as error:  # OutOfMemoryError; of a CPU's allocator; of mapping memory

@@ -13,7 +13,7 @@ from gpu_worker.models.decoder import Decoder
 from gpu_worker.models.predictor import Predictor
 from gpu_worker.models.projection import load_projection
 from gpu_worker.models.ranks import ALONE, Ranks
-from gpu_worker.models.registry import CausalLM, check_split, load_model
+from gpu_worker.models.registry import Beside, CausalLM, check_split, load_model
 from gpu_worker.ranks.group import own_cores
 from gpu_worker.ranks.processes import RankProcesses
 from gpu_worker.settings import WorkerSettings
@@ -86,8 +86,8 @@ def load_rank(
     tell("loading weights")
     predictor = settings.draft_model or settings.model if settings.speculation == "mtp" else None
     adapters = AdapterFiles(settings.adapters, plain_kernels(plain)) if settings.adapters else None
-    dtype, longest = dtype_of(settings, device), settings.max_model_len
-    model = load_model(settings.model, device, kernels, dtype, longest, ranks, adapters, predictor)
+    dtype, longest, beside = dtype_of(settings, device), settings.max_model_len, Beside(adapters, predictor)
+    model = load_model(settings.model, device, kernels, dtype, longest, ranks, beside)
     if model.config.bidirectional and settings.quantization not in PLAIN:
         what = f"QUIRE_QUANTIZATION={settings.quantization}: the weights of an encoder are not quantized"
         raise ModelError(what)
@@ -165,13 +165,9 @@ def _draft(
 
 def _head_scales(settings: WorkerSettings, parts: Parts) -> list[torch.Tensor]:
     """`head_scales` of the model's layers, then of the draft model's."""
-    models = [(parts.model, settings.model)]
-    if (
-        settings.draft_model is not None
-        and parts.draft is not None
-        and not isinstance(parts.draft, Predictor)
-    ):
-        models.append((parts.draft, settings.draft_model))
+    models, draft = [(parts.model, settings.model)], parts.draft
+    if settings.draft_model is not None and draft is not None and not isinstance(draft, Predictor):
+        models.append((draft, settings.draft_model))
     longest = settings.max_model_len or parts.model.config.max_position
     return [
         scales

@@ -29,6 +29,7 @@ from gpu_worker.models.projection import Projection
 from gpu_worker.sampling.grammars import Grammars
 from gpu_worker.sampling.parameters import SamplingTable, fault_in
 from gpu_worker.sampling.rules import Rules
+from gpu_worker.step.metadata import describe
 from gpu_worker.step.new_slot import adapter_of, fault_in_tokens
 from gpu_worker.step.plan import Plan
 from gpu_worker.step.pooling import SlotPooling, pooling_fault
@@ -114,7 +115,7 @@ class Batch:
         self._table_lengths = np.zeros(slots, np.int32)
         self.states = SlotStates(slots, limits.block_size) if limits.recurrent else None
         self._described: tuple[Rows, tuple[StepMetadata, Tensor, Tensor]] | None = None
-        """The latest rows and their metadata, until tokens or blocks change."""
+        """The latest rows and what describes them."""
         self._faults: dict[int, str] = {}
 
     def reset(self) -> None:
@@ -178,31 +179,11 @@ class Batch:
         return Rows(index, slots[index], starts[index], counts[index], samples[index]), errors
 
     def metadata(self, rows: Rows) -> tuple[StepMetadata, Tensor, Tensor]:
-        """The step's metadata, its token ids int32 [tokens], and the slots of its rows int64 [rows].
-
-        All numbers go to the device in one copy. The device computes the rest from them.
-        """
+        """See `describe`. Of the same rows it is done once, until tokens or blocks change."""
         if self._described is not None and self._described[0] is rows:
             return self._described[1]
-        token_slots, positions, query_starts = rows.tokens()
-        contexts = rows.starts + rows.counts
-        parts = (token_slots, positions, rows.slots, contexts, query_starts)
-        sent = self.send(np.concatenate(parts, dtype=np.int64, casting="same_kind"))
-        d_slots, d_positions, d_rows, d_contexts, d_starts = torch.split(sent, [len(part) for part in parts])
-        widest = -(-int(contexts.max()) // self.limits.block_size)
-        tokens, entries = self.tables.lookup(d_slots, d_positions)
-        step = StepMetadata(
-            decodes=int(np.count_nonzero(rows.counts == 1)),
-            query_lengths=tuple(rows.counts.tolist()),
-            context_lengths=tuple(contexts.tolist()),
-            query_starts=d_starts.int(),
-            contexts=d_contexts.int(),
-            block_tables=self.tables.blocks[d_rows, :widest],
-            positions=d_positions,
-            kv_entries=entries,
-        )
-        self._described = rows, (step, tokens, d_rows)
-        return step, tokens, d_rows
+        self._described = rows, (found := describe(rows, self.tables, self.device))
+        return found
 
     def write_tokens(self, device_slots: Tensor, positions: Int32s, tokens: Tensor) -> None:
         """Write tokens to positions of slots. `known` stays as it is: see `advance`."""

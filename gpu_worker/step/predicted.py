@@ -13,7 +13,8 @@ the block of the token before, which has it as a state (`kernels/recurrence.py`)
     verified   A or B      whichever is the newest that holds: the block keeps it
 
 So what the pages hold of a token follows from the tokens up to it, and blocks are shared, copied, moved and
-named as without the layer.
+named as without the layer. There is one exception: who forks before the newest token of a block begins with
+the state of that token. Only guesses behind the fork depend on it, and they are verified like any other.
 """
 
 from collections.abc import Sequence

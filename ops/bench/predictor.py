@@ -88,7 +88,7 @@ class Answers:
             self._go_on(StepPlan(new_slots=[new], rows=rows), [number])
 
     def milliseconds(self, drafts: int) -> float:
-        """Of a step with so many drafts for each user."""
+        """Milliseconds of a step in which each user's row has this number of drafts."""
         users, count = range(self._users), 1 + drafts
         rows = Rows(
             slots=arrays.pack(users),

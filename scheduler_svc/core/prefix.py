@@ -18,7 +18,8 @@ DIGEST_BYTES = 32
 def root(salt: str, adapter: str = "") -> bytes:
     """The name before the first block of every chain with this salt and this LoRA adapter.
 
-    An adapter is told by its name: a worker has one of a name, and another worker's blocks are its own.
+    The name of the adapter stands for its weights: a worker has one adapter of that name as long as it lives,
+    and workers do not share blocks.
     """
     own = blake2b(salt.encode(), digest_size=DIGEST_BYTES, person=b"quire salt").digest()
     if not adapter:

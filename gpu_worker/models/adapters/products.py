@@ -11,7 +11,7 @@ calls the product and nothing else, so that it can be recorded.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Self
+from typing import Generic, Self, TypeVar
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.products import Absorbed, Gated, Linear
 from gpu_worker.machine.transfer import indices
 
+Added = TypeVar("Added")
 Group = tuple[int, Tensor | slice]
 """Number of an adapter, and the tokens of the step that have it, int64 [tokens]."""
 
@@ -103,47 +104,42 @@ class AbsorbedAddition:
         return torch.bmm((mixed @ self._down.T).transpose(0, 1), self._up_value).transpose(0, 1)
 
 
-class AdaptedAbsorbed:
+class _Adapted(Generic[Added]):
+    """What some adapters add to the results of one product."""
+
+    def __init__(self, additions: Mapping[int, Added], step: StepAdapters) -> None:
+        """`additions`: by the adapter's number."""
+        self._additions, self._step = additions, step
+
+    def _groups(self) -> list[tuple[Added, Tensor | slice]]:
+        """Those of the step whose adapters add something here."""
+        every = self._additions
+        return [(every[number], tokens) for number, tokens in self._step.groups if number in every]
+
+
+class AdaptedAbsorbed(_Adapted[AbsorbedAddition]):
     """See `Absorbed`."""
 
     def __init__(
         self, product: Absorbed, additions: Mapping[int, AbsorbedAddition], step: StepAdapters
     ) -> None:
-        self._product, self._additions, self._step = product, additions, step
+        super().__init__(additions, step)
+        self._product = product
 
     def queries(self, plain: Tensor) -> Tensor:
         out = self._product.queries(plain)
-        for number, tokens in self._step.groups:
-            if (addition := self._additions.get(number)) is not None:
-                out[tokens] += addition.queries(plain[tokens])
+        for addition, tokens in self._groups():
+            out[tokens] += addition.queries(plain[tokens])
         return out
 
     def values(self, mixed: Tensor) -> Tensor:
         out = self._product.values(mixed)
-        for number, tokens in self._step.groups:
-            if (addition := self._additions.get(number)) is not None:
-                out[tokens] += addition.values(mixed[tokens])
+        for addition, tokens in self._groups():
+            out[tokens] += addition.values(mixed[tokens])
         return out
 
 
-class _Adapted:
-    """What some adapters add to the results of one product."""
-
-    def __init__(self, additions: Mapping[int, Addition], step: StepAdapters) -> None:
-        """`additions`: by the adapter's number."""
-        self._additions, self._step = additions, step
-
-    def _groups(self) -> list[tuple[Addition, Tensor | slice]]:
-        """Those of the step whose adapters add something here."""
-        every = self._additions
-        return [(every[number], tokens) for number, tokens in self._step.groups if number in every]
-
-    def _add(self, hidden: Tensor, out: Tensor) -> None:
-        for addition, tokens in self._groups():
-            addition.add_to(hidden, out, tokens)
-
-
-class AdaptedLinear(_Adapted):
+class AdaptedLinear(_Adapted[Addition]):
     """See `Linear`."""
 
     def __init__(self, product: Linear, additions: Mapping[int, Addition], step: StepAdapters) -> None:
@@ -153,17 +149,19 @@ class AdaptedLinear(_Adapted):
 
     def __call__(self, hidden: Tensor) -> Tensor:
         out = self._product(hidden)
-        if self._step.groups:
-            self._add(hidden, out)
+        self._add(hidden, out)
         return out
 
     def add_to(self, hidden: Tensor, residual: Tensor) -> None:
         self._product.add_to(hidden, residual)
-        if self._step.groups:
-            self._add(hidden, residual)
+        self._add(hidden, residual)
+
+    def _add(self, hidden: Tensor, out: Tensor) -> None:
+        for addition, tokens in self._groups():
+            addition.add_to(hidden, out, tokens)
 
 
-class AdaptedGated(_Adapted):
+class AdaptedGated(_Adapted[Addition]):
     """See `Gated`."""
 
     def __init__(self, product: Gated, additions: Mapping[int, Addition], step: StepAdapters) -> None:
@@ -172,11 +170,10 @@ class AdaptedGated(_Adapted):
         self.activated = product.activated
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        if not self._step.groups:
-            return self._product(hidden)
         return self.activated(self.parts(hidden)) if self._groups() else self._product(hidden)
 
     def parts(self, hidden: Tensor) -> Tensor:
         parts = self._product.parts(hidden)
-        self._add(hidden, parts)
+        for addition, tokens in self._groups():
+            addition.add_to(hidden, parts, tokens)
         return parts

@@ -24,7 +24,7 @@ from gpu_worker.kernels.triton.kernels import TritonKernels
 from gpu_worker.memory.cache import make_caches
 from gpu_worker.models.adapters.adapters import AdapterFiles
 from gpu_worker.models.ranks import ALONE, Ranks
-from gpu_worker.models.registry import load_model
+from gpu_worker.models.registry import Beside, load_model
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.backend import plain_kernels
 from gpu_worker.startup.record_steps import record_steps
@@ -107,7 +107,7 @@ def make_runner(
     """With pages full of NaN: what is read without having been written shows."""
     device = GPU if isinstance(kernels, TritonKernels) else CPU
     files = AdapterFiles(adapters, plain_kernels(kernels)) if adapters else None
-    model = load_model(directory, device, kernels, dtype, ranks=ranks, adapters=files)
+    model = load_model(directory, device, kernels, dtype, ranks=ranks, beside=Beside(files))
     config = model.config
     sizes = {
         "vocab_size": config.vocab_size,

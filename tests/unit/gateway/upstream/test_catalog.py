@@ -193,6 +193,7 @@ async def test_an_adapter_is_a_name_for_its_model():
     for name, model, adapter in (("sql", "a", "sql"), ("gpt", "a", "sql"), ("poet", "b", ""), ("a", "a", "")):
         assert (await catalog.find(name)).name == catalog.name_of(name) == model
         assert catalog.adapter_of(name) == adapter, "an alias goes before an adapter"
+    assert catalog.adapters_of(await catalog.find("a")) == ["sql"]
     with pytest.raises(NotFound, match=r"Available: 'a', 'poet', 'sql', 'b'\."):
         await catalog.find("none")
     backend.list += leases_of("sql")

@@ -21,7 +21,7 @@ from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.models.config import read_config
 from gpu_worker.models.decoder import Decoder
-from gpu_worker.models.registry import check_split, load_model
+from gpu_worker.models.registry import Beside, check_split, load_model
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.load import load
 from gpu_worker.step.draft_model import load_draft
@@ -311,7 +311,7 @@ def test_a_published_file_has_other_parts_and_stacked_experts(tmp_path: Path, na
     save_file(tensors | beside, whole / "model.safetensors")
     first, second = (Driver(make_runner(each, ReferenceKernels())) for each in (own, whole))
     assert first.generate(first.admit(0, PROMPT), 9) == second.generate(second.admit(0, PROMPT), 9)
-    drafting = load_model(whole, CPU, ReferenceKernels(), predictor=whole)
+    drafting = load_model(whole, CPU, ReferenceKernels(), beside=Beside(predictor=whole))
     assert isinstance(drafting, Decoder)
     assert drafting.predictor is not None
     assert bool(drafting.predictor.config.experts) == ("MoE" in name)

@@ -24,7 +24,7 @@ from gpu_worker.kernels.rows import Rows
 from gpu_worker.kernels.triton.kernels import TritonKernels
 from gpu_worker.memory.cache import make_caches
 from gpu_worker.models.decoder import Decoder
-from gpu_worker.models.registry import load_model
+from gpu_worker.models.registry import Beside, load_model
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.load import load
 from gpu_worker.step.batch import Batch
@@ -101,7 +101,8 @@ def native() -> Kernels:
 def drafting(made: SimpleNamespace, kernels: Kernels, **changes: int) -> Runner:
     """A runner that drafts, whose pages and states are full of NaN."""
     device = GPU if isinstance(kernels, TritonKernels) else CPU
-    model = load_model(made.directory, device, kernels, torch.float32, predictor=made.directory)
+    beside = Beside(predictor=made.directory)
+    model = load_model(made.directory, device, kernels, torch.float32, beside=beside)
     assert isinstance(model, Decoder)
     assert model.predictor is not None
     config = model.config

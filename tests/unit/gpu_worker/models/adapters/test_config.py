@@ -68,7 +68,8 @@ def test_refused(tmp_path: Path, values: dict[str, Any], what: str) -> None:
     "values", [{"modules_to_save": []}, {"use_dora": False}, {"init_lora_weights": "eva"}]
 )
 def test_what_means_nothing_is_taken(tmp_path: Path, values: dict[str, Any]) -> None:
-    read(tmp_path, task_type="CAUSAL_LM", target_modules="all-linear", fan_in_fan_out=True, **values)
+    given = {"task_type": "CAUSAL_LM", "target_modules": "all-linear", "fan_in_fan_out": True}
+    assert read(tmp_path, **given | values) == read(tmp_path)
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:
