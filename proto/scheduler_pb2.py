@@ -23,10 +23,11 @@ _sym_db = _symbol_database.Default()
 
 
 from proto import arrays_pb2 as proto_dot_arrays__pb2
+from proto import images_pb2 as proto_dot_images__pb2
 from proto import sampling_pb2 as proto_dot_sampling__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15proto/scheduler.proto\x12\x05quire\x1a\x12proto/arrays.proto\x1a\x14proto/sampling.proto\"\xe0\x01\n\x12\x45mbedTokensRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x14\n\x06tokens\x18\x02 \x01(\x0c\x42\x04\x90\xb5\x18\x01\x12\x1f\n\x07pooling\x18\x03 \x01(\x0e\x32\x0e.quire.Pooling\x12\x16\n\x0esecond_segment\x18\t \x01(\r\x12\x12\n\ndimensions\x18\x04 \x01(\r\x12\x12\n\ncache_salt\x18\x05 \x01(\t\x12\x0e\n\x06tenant\x18\x06 \x01(\t\x12\x0c\n\x04user\x18\x08 \x01(\t\x12\x10\n\x08priority\x18\x07 \x01(\x11\x12\x0f\n\x07\x61\x64\x61pter\x18\n \x01(\t\".\n\x13\x45mbedTokensResponse\x12\x17\n\tembedding\x18\x01 \x01(\x0c\x42\x04\x90\xb5\x18\x03\"P\n\x0fGenerateRequest\x12\x1d\n\x05start\x18\x01 \x01(\x0b\x32\x0c.quire.StartH\x00\x12\x16\n\x0c\x65nd_sequence\x18\x02 \x01(\rH\x00\x42\x06\n\x04kind\"\x94\x03\n\x05Start\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x1b\n\rprompt_tokens\x18\x02 \x01(\x0c\x42\x04\x90\xb5\x18\x01\x12\'\n\x08sampling\x18\x03 \x01(\x0b\x32\x15.quire.SamplingParams\x12#\n\x04stop\x18\x04 \x01(\x0b\x32\x15.quire.StopConditions\x12\t\n\x01n\x18\x05 \x01(\r\x12\x12\n\ncache_salt\x18\x06 \x01(\t\x12%\n\x07resumed\x18\x07 \x03(\x0b\x32\x14.quire.SequenceSoFar\x12\x13\n\x0b\x66ingerprint\x18\r \x01(\t\x12\x0e\n\x06tenant\x18\x08 \x01(\t\x12\x0c\n\x04user\x18\x0c \x01(\t\x12\x10\n\x08priority\x18\t \x01(\x11\x12 \n\x05\x62\x65\x61ms\x18\n \x01(\x0b\x32\x11.quire.BeamSearch\x12\x17\n\x0frolling_context\x18\x0b \x01(\x08\x12\x15\n\rscored_tokens\x18( \x01(\r\x12\x1e\n\x10predicted_tokens\x18) \x01(\x0c\x42\x04\x90\xb5\x18\x01\x12\x0f\n\x07\x61\x64\x61pter\x18* \x01(\t\"F\n\rSequenceSoFar\x12\r\n\x05index\x18\x01 \x01(\r\x12\x14\n\x06tokens\x18\x02 \x01(\x0c\x42\x04\x90\xb5\x18\x01\x12\x10\n\x08\x66inished\x18\x03 \x01(\x08\"\xb4\x01\n\x10GenerateResponse\x12$\n\x06\x64\x65ltas\x18\x01 \x03(\x0b\x32\x14.quire.SequenceDelta\x12\x15\n\rcached_tokens\x18\x02 \x01(\r\x12\x13\n\x0b\x66ingerprint\x18\x03 \x01(\t\x12#\n\x06prompt\x18( \x01(\x0b\x32\x13.quire.PromptScores\x12)\n\tpredicted\x18) \x01(\x0b\x32\x16.quire.PredictedTokens\"q\n\x0cPromptScores\x12\x16\n\x08logprobs\x18\x01 \x01(\x0c\x42\x04\x90\xb5\x18\x03\x12\x13\n\x05ranks\x18\x02 \x01(\x0c\x42\x04\x90\xb5\x18\x01\x12\x18\n\ntop_tokens\x18\x03 \x01(\x0c\x42\x04\x90\xb5\x18\x01\x12\x1a\n\x0ctop_logprobs\x18\x04 \x01(\x0c\x42\x04\x90\xb5\x18\x03\"\x88\x01\n\rSequenceDelta\x12\r\n\x05index\x18\x01 \x01(\r\x12\x14\n\x06tokens\x18\x02 \x01(\x0c\x42\x04\x90\xb5\x18\x01\x12*\n\rfinish_reason\x18\x03 \x01(\x0e\x32\x13.quire.FinishReason\x12&\n\x08logprobs\x18\x04 \x03(\x0b\x32\x14.quire.TokenLogprobs\"V\n\rTokenLogprobs\x12\x0f\n\x07logprob\x18\x01 \x01(\x02\x12\x18\n\ntop_tokens\x18\x02 \x01(\x0c\x42\x04\x90\xb5\x18\x01\x12\x1a\n\x0ctop_logprobs\x18\x03 \x01(\x0c\x42\x04\x90\xb5\x18\x03\x32\x8c\x01\n\tScheduler\x12?\n\x08Generate\x12\x16.quire.GenerateRequest\x1a\x17.quire.GenerateResponse(\x01\x30\x01\x12>\n\x05\x45mbed\x12\x19.quire.EmbedTokensRequest\x1a\x1a.quire.EmbedTokensResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15proto/scheduler.proto\x12\x05quire\x1a\x12proto/arrays.proto\x1a\x12proto/images.proto\x1a\x14proto/sampling.proto\"\xe0\x01\n\x12\x45mbedTokensRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x14\n\x06tokens\x18\x02 \x01(\x0c\x42\x04\x90\xb5\x18\x01\x12\x1f\n\x07pooling\x18\x03 \x01(\x0e\x32\x0e.quire.Pooling\x12\x16\n\x0esecond_segment\x18\t \x01(\r\x12\x12\n\ndimensions\x18\x04 \x01(\r\x12\x12\n\ncache_salt\x18\x05 \x01(\t\x12\x0e\n\x06tenant\x18\x06 \x01(\t\x12\x0c\n\x04user\x18\x08 \x01(\t\x12\x10\n\x08priority\x18\x07 \x01(\x11\x12\x0f\n\x07\x61\x64\x61pter\x18\n \x01(\t\".\n\x13\x45mbedTokensResponse\x12\x17\n\tembedding\x18\x01 \x01(\x0c\x42\x04\x90\xb5\x18\x03\"P\n\x0fGenerateRequest\x12\x1d\n\x05start\x18\x01 \x01(\x0b\x32\x0c.quire.StartH\x00\x12\x16\n\x0c\x65nd_sequence\x18\x02 \x01(\rH\x00\x42\x06\n\x04kind\"\xb8\x03\n\x05Start\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x1b\n\rprompt_tokens\x18\x02 \x01(\x0c\x42\x04\x90\xb5\x18\x01\x12\'\n\x08sampling\x18\x03 \x01(\x0b\x32\x15.quire.SamplingParams\x12#\n\x04stop\x18\x04 \x01(\x0b\x32\x15.quire.StopConditions\x12\t\n\x01n\x18\x05 \x01(\r\x12\x12\n\ncache_salt\x18\x06 \x01(\t\x12%\n\x07resumed\x18\x07 \x03(\x0b\x32\x14.quire.SequenceSoFar\x12\x13\n\x0b\x66ingerprint\x18\r \x01(\t\x12\x0e\n\x06tenant\x18\x08 \x01(\t\x12\x0c\n\x04user\x18\x0c \x01(\t\x12\x10\n\x08priority\x18\t \x01(\x11\x12 \n\x05\x62\x65\x61ms\x18\n \x01(\x0b\x32\x11.quire.BeamSearch\x12\x17\n\x0frolling_context\x18\x0b \x01(\x08\x12\x15\n\rscored_tokens\x18( \x01(\r\x12\x1e\n\x10predicted_tokens\x18) \x01(\x0c\x42\x04\x90\xb5\x18\x01\x12\x0f\n\x07\x61\x64\x61pter\x18* \x01(\t\x12\"\n\x06images\x18+ \x03(\x0b\x32\x12.quire.PromptImage\"F\n\rSequenceSoFar\x12\r\n\x05index\x18\x01 \x01(\r\x12\x14\n\x06tokens\x18\x02 \x01(\x0c\x42\x04\x90\xb5\x18\x01\x12\x10\n\x08\x66inished\x18\x03 \x01(\x08\"\xb4\x01\n\x10GenerateResponse\x12$\n\x06\x64\x65ltas\x18\x01 \x03(\x0b\x32\x14.quire.SequenceDelta\x12\x15\n\rcached_tokens\x18\x02 \x01(\r\x12\x13\n\x0b\x66ingerprint\x18\x03 \x01(\t\x12#\n\x06prompt\x18( \x01(\x0b\x32\x13.quire.PromptScores\x12)\n\tpredicted\x18) \x01(\x0b\x32\x16.quire.PredictedTokens\"q\n\x0cPromptScores\x12\x16\n\x08logprobs\x18\x01 \x01(\x0c\x42\x04\x90\xb5\x18\x03\x12\x13\n\x05ranks\x18\x02 \x01(\x0c\x42\x04\x90\xb5\x18\x01\x12\x18\n\ntop_tokens\x18\x03 \x01(\x0c\x42\x04\x90\xb5\x18\x01\x12\x1a\n\x0ctop_logprobs\x18\x04 \x01(\x0c\x42\x04\x90\xb5\x18\x03\"\x88\x01\n\rSequenceDelta\x12\r\n\x05index\x18\x01 \x01(\r\x12\x14\n\x06tokens\x18\x02 \x01(\x0c\x42\x04\x90\xb5\x18\x01\x12*\n\rfinish_reason\x18\x03 \x01(\x0e\x32\x13.quire.FinishReason\x12&\n\x08logprobs\x18\x04 \x03(\x0b\x32\x14.quire.TokenLogprobs\"V\n\rTokenLogprobs\x12\x0f\n\x07logprob\x18\x01 \x01(\x02\x12\x18\n\ntop_tokens\x18\x02 \x01(\x0c\x42\x04\x90\xb5\x18\x01\x12\x1a\n\x0ctop_logprobs\x18\x03 \x01(\x0c\x42\x04\x90\xb5\x18\x03\x32\x8c\x01\n\tScheduler\x12?\n\x08Generate\x12\x16.quire.GenerateRequest\x1a\x17.quire.GenerateResponse(\x01\x30\x01\x12>\n\x05\x45mbed\x12\x19.quire.EmbedTokensRequest\x1a\x1a.quire.EmbedTokensResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -57,24 +58,24 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TOKENLOGPROBS'].fields_by_name['top_tokens']._serialized_options = b'\220\265\030\001'
   _globals['_TOKENLOGPROBS'].fields_by_name['top_logprobs']._loaded_options = None
   _globals['_TOKENLOGPROBS'].fields_by_name['top_logprobs']._serialized_options = b'\220\265\030\003'
-  _globals['_EMBEDTOKENSREQUEST']._serialized_start=75
-  _globals['_EMBEDTOKENSREQUEST']._serialized_end=299
-  _globals['_EMBEDTOKENSRESPONSE']._serialized_start=301
-  _globals['_EMBEDTOKENSRESPONSE']._serialized_end=347
-  _globals['_GENERATEREQUEST']._serialized_start=349
-  _globals['_GENERATEREQUEST']._serialized_end=429
-  _globals['_START']._serialized_start=432
-  _globals['_START']._serialized_end=836
-  _globals['_SEQUENCESOFAR']._serialized_start=838
-  _globals['_SEQUENCESOFAR']._serialized_end=908
-  _globals['_GENERATERESPONSE']._serialized_start=911
-  _globals['_GENERATERESPONSE']._serialized_end=1091
-  _globals['_PROMPTSCORES']._serialized_start=1093
-  _globals['_PROMPTSCORES']._serialized_end=1206
-  _globals['_SEQUENCEDELTA']._serialized_start=1209
-  _globals['_SEQUENCEDELTA']._serialized_end=1345
-  _globals['_TOKENLOGPROBS']._serialized_start=1347
-  _globals['_TOKENLOGPROBS']._serialized_end=1433
-  _globals['_SCHEDULER']._serialized_start=1436
-  _globals['_SCHEDULER']._serialized_end=1576
+  _globals['_EMBEDTOKENSREQUEST']._serialized_start=95
+  _globals['_EMBEDTOKENSREQUEST']._serialized_end=319
+  _globals['_EMBEDTOKENSRESPONSE']._serialized_start=321
+  _globals['_EMBEDTOKENSRESPONSE']._serialized_end=367
+  _globals['_GENERATEREQUEST']._serialized_start=369
+  _globals['_GENERATEREQUEST']._serialized_end=449
+  _globals['_START']._serialized_start=452
+  _globals['_START']._serialized_end=892
+  _globals['_SEQUENCESOFAR']._serialized_start=894
+  _globals['_SEQUENCESOFAR']._serialized_end=964
+  _globals['_GENERATERESPONSE']._serialized_start=967
+  _globals['_GENERATERESPONSE']._serialized_end=1147
+  _globals['_PROMPTSCORES']._serialized_start=1149
+  _globals['_PROMPTSCORES']._serialized_end=1262
+  _globals['_SEQUENCEDELTA']._serialized_start=1265
+  _globals['_SEQUENCEDELTA']._serialized_end=1401
+  _globals['_TOKENLOGPROBS']._serialized_start=1403
+  _globals['_TOKENLOGPROBS']._serialized_end=1489
+  _globals['_SCHEDULER']._serialized_start=1492
+  _globals['_SCHEDULER']._serialized_end=1632
 # @@protoc_insertion_point(module_scope)

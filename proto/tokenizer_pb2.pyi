@@ -1,3 +1,4 @@
+from proto import images_pb2 as _images_pb2
 from proto import sampling_pb2 as _sampling_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -241,7 +242,7 @@ class Conversation(_message.Message):
     def __init__(self, messages: _Optional[_Iterable[_Union[ChatMessage, _Mapping]]] = ..., template_arguments: _Optional[str] = ..., tools: _Optional[str] = ..., documents: _Optional[str] = ..., no_generation_prompt: _Optional[bool] = ..., continue_final_message: _Optional[bool] = ..., template: _Optional[str] = ...) -> None: ...
 
 class ChatMessage(_message.Message):
-    __slots__ = ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning", "no_content")
+    __slots__ = ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning", "no_content", "images")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     CONTENT_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -249,6 +250,7 @@ class ChatMessage(_message.Message):
     TOOL_CALL_ID_FIELD_NUMBER: _ClassVar[int]
     REASONING_FIELD_NUMBER: _ClassVar[int]
     NO_CONTENT_FIELD_NUMBER: _ClassVar[int]
+    IMAGES_FIELD_NUMBER: _ClassVar[int]
     role: str
     content: str
     name: str
@@ -256,7 +258,18 @@ class ChatMessage(_message.Message):
     tool_call_id: str
     reasoning: str
     no_content: bool
-    def __init__(self, role: _Optional[str] = ..., content: _Optional[str] = ..., name: _Optional[str] = ..., tool_calls: _Optional[_Iterable[_Union[ToolCall, _Mapping]]] = ..., tool_call_id: _Optional[str] = ..., reasoning: _Optional[str] = ..., no_content: _Optional[bool] = ...) -> None: ...
+    images: _containers.RepeatedCompositeFieldContainer[ContentImage]
+    def __init__(self, role: _Optional[str] = ..., content: _Optional[str] = ..., name: _Optional[str] = ..., tool_calls: _Optional[_Iterable[_Union[ToolCall, _Mapping]]] = ..., tool_call_id: _Optional[str] = ..., reasoning: _Optional[str] = ..., no_content: _Optional[bool] = ..., images: _Optional[_Iterable[_Union[ContentImage, _Mapping]]] = ...) -> None: ...
+
+class ContentImage(_message.Message):
+    __slots__ = ("file", "offset", "low_detail")
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LOW_DETAIL_FIELD_NUMBER: _ClassVar[int]
+    file: _images_pb2.ImageFile
+    offset: int
+    low_detail: bool
+    def __init__(self, file: _Optional[_Union[_images_pb2.ImageFile, _Mapping]] = ..., offset: _Optional[int] = ..., low_detail: _Optional[bool] = ...) -> None: ...
 
 class ToolCall(_message.Message):
     __slots__ = ("id", "name", "arguments")

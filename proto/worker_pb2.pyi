@@ -1,4 +1,5 @@
 from proto import arrays_pb2 as _arrays_pb2
+from proto import images_pb2 as _images_pb2
 from proto import sampling_pb2 as _sampling_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -19,7 +20,7 @@ class WorkerEvent(_message.Message):
     def __init__(self, ready: _Optional[_Union[WorkerReady, _Mapping]] = ..., result: _Optional[_Union[StepResult, _Mapping]] = ..., compiled: _Optional[int] = ...) -> None: ...
 
 class WorkerReady(_message.Message):
-    __slots__ = ("model", "num_blocks", "block_size", "max_slots", "max_model_len", "vocab_size", "max_step_tokens", "host_blocks", "swap_block_us", "token_us", "window", "can_draft", "embedding_size", "fingerprint", "num_labels", "bidirectional", "recurrent", "adapters")
+    __slots__ = ("model", "num_blocks", "block_size", "max_slots", "max_model_len", "vocab_size", "max_step_tokens", "host_blocks", "swap_block_us", "token_us", "window", "can_draft", "embedding_size", "fingerprint", "num_labels", "bidirectional", "recurrent", "adapters", "images")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     BLOCK_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -38,6 +39,7 @@ class WorkerReady(_message.Message):
     BIDIRECTIONAL_FIELD_NUMBER: _ClassVar[int]
     RECURRENT_FIELD_NUMBER: _ClassVar[int]
     ADAPTERS_FIELD_NUMBER: _ClassVar[int]
+    IMAGES_FIELD_NUMBER: _ClassVar[int]
     model: str
     num_blocks: int
     block_size: int
@@ -56,7 +58,8 @@ class WorkerReady(_message.Message):
     bidirectional: bool
     recurrent: bool
     adapters: _containers.RepeatedCompositeFieldContainer[Adapter]
-    def __init__(self, model: _Optional[str] = ..., num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., max_slots: _Optional[int] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., host_blocks: _Optional[int] = ..., swap_block_us: _Optional[float] = ..., token_us: _Optional[float] = ..., window: _Optional[int] = ..., can_draft: _Optional[bool] = ..., embedding_size: _Optional[int] = ..., fingerprint: _Optional[str] = ..., num_labels: _Optional[int] = ..., bidirectional: _Optional[bool] = ..., recurrent: _Optional[bool] = ..., adapters: _Optional[_Iterable[_Union[Adapter, _Mapping]]] = ...) -> None: ...
+    images: bool
+    def __init__(self, model: _Optional[str] = ..., num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., max_slots: _Optional[int] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., host_blocks: _Optional[int] = ..., swap_block_us: _Optional[float] = ..., token_us: _Optional[float] = ..., window: _Optional[int] = ..., can_draft: _Optional[bool] = ..., embedding_size: _Optional[int] = ..., fingerprint: _Optional[str] = ..., num_labels: _Optional[int] = ..., bidirectional: _Optional[bool] = ..., recurrent: _Optional[bool] = ..., adapters: _Optional[_Iterable[_Union[Adapter, _Mapping]]] = ..., images: _Optional[bool] = ...) -> None: ...
 
 class Adapter(_message.Message):
     __slots__ = ("name", "fingerprint")
@@ -107,7 +110,7 @@ class NewGrammar(_message.Message):
     def __init__(self, number: _Optional[int] = ..., grammar: _Optional[_Union[_sampling_pb2.Grammar, _Mapping]] = ...) -> None: ...
 
 class NewSlot(_message.Message):
-    __slots__ = ("slot", "tokens", "prompt_length", "block_ids", "sampling", "sequence_index", "traceparent", "forked_tokens", "forked_from", "dropped_tokens", "candidates", "pooling", "grammar", "second_segment", "adapter")
+    __slots__ = ("slot", "tokens", "prompt_length", "block_ids", "sampling", "sequence_index", "traceparent", "forked_tokens", "forked_from", "dropped_tokens", "candidates", "pooling", "grammar", "second_segment", "adapter", "images")
     SLOT_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LENGTH_FIELD_NUMBER: _ClassVar[int]
@@ -123,6 +126,7 @@ class NewSlot(_message.Message):
     GRAMMAR_FIELD_NUMBER: _ClassVar[int]
     SECOND_SEGMENT_FIELD_NUMBER: _ClassVar[int]
     ADAPTER_FIELD_NUMBER: _ClassVar[int]
+    IMAGES_FIELD_NUMBER: _ClassVar[int]
     slot: int
     tokens: bytes
     prompt_length: int
@@ -138,7 +142,8 @@ class NewSlot(_message.Message):
     grammar: int
     second_segment: int
     adapter: str
-    def __init__(self, slot: _Optional[int] = ..., tokens: _Optional[bytes] = ..., prompt_length: _Optional[int] = ..., block_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., sequence_index: _Optional[int] = ..., traceparent: _Optional[str] = ..., forked_tokens: _Optional[int] = ..., forked_from: _Optional[int] = ..., dropped_tokens: _Optional[int] = ..., candidates: _Optional[int] = ..., pooling: _Optional[_Union[_sampling_pb2.Pooling, str]] = ..., grammar: _Optional[int] = ..., second_segment: _Optional[int] = ..., adapter: _Optional[str] = ...) -> None: ...
+    images: _containers.RepeatedCompositeFieldContainer[_images_pb2.PromptImage]
+    def __init__(self, slot: _Optional[int] = ..., tokens: _Optional[bytes] = ..., prompt_length: _Optional[int] = ..., block_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., sequence_index: _Optional[int] = ..., traceparent: _Optional[str] = ..., forked_tokens: _Optional[int] = ..., forked_from: _Optional[int] = ..., dropped_tokens: _Optional[int] = ..., candidates: _Optional[int] = ..., pooling: _Optional[_Union[_sampling_pb2.Pooling, str]] = ..., grammar: _Optional[int] = ..., second_segment: _Optional[int] = ..., adapter: _Optional[str] = ..., images: _Optional[_Iterable[_Union[_images_pb2.PromptImage, _Mapping]]] = ...) -> None: ...
 
 class TableCuts(_message.Message):
     __slots__ = ("slots", "lengths")

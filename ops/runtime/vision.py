@@ -1,0 +1,175 @@
+"""How models that see read images: to which size they bring them, and which tokens stand for them.
+
+This is arithmetic with the sizes of an image, by the model's config.json and the settings of its image processor.
+The tokenizer does it, and tells the worker, whose vision tower reads the image itself
+(`gpu_worker/models/vision.py`).
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from ops.runtime.model_files import FileError, read_config, read_json
+
+MAX_ROWS_AND_COLUMNS = 4096
+"""Of what is seen in one image, rows times columns: larger images are reduced. A model's own limit may be lower."""
+LOW_DETAIL = 512
+"""Pixels of a side of the square whose area an image of low detail has at most."""
+
+
+class ImageError(Exception):
+    """An image that the model cannot read. The message is for its sender."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """What is seen in an image."""
+
+    rows: int
+    columns: int
+
+
+class Vision(Protocol):
+    """How one model reads images."""
+
+    placeholder: int
+    """Id of the token in place of which the model reads what it sees. In a prompt one stands for a whole image."""
+    in_grid: bool
+    """What is seen has positions in rows and columns, all at the place of one token: see `rope.py`."""
+
+    def grid(self, width: int, height: int, low_detail: bool = False) -> Grid:
+        """What is seen in an image of so many pixels. Raises `ImageError`."""
+
+    def size(self, grid: Grid) -> tuple[int, int]:
+        """Width and height, in pixels, to which the image is brought."""
+
+    def run(self, grid: Grid) -> list[int | str]:
+        """The tokens that stand for it in the prompt: ids, or names of special tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class AreaVision:
+    """Images keep their shape as well as whole patches allow; their areas have bounds. As of Qwen's models."""
+
+    placeholder: int
+    patch: int
+    """Pixels of a side of what becomes one token."""
+    least: int
+    """Pixels of the smallest image."""
+    most: int
+    """Pixels of the largest one."""
+    in_grid: bool = True
+
+    def grid(self, width: int, height: int, low_detail: bool = False) -> Grid:
+        if max(width, height) > 200 * min(width, height):
+            raise ImageError(f"{width} by {height} pixels: one side is more than 200 times the other")
+        most = min(self.most, LOW_DETAIL**2) if low_detail else self.most
+        rows, columns = round(height / self.patch), round(width / self.patch)
+        if rows * columns * self.patch**2 > most:
+            scale = self.patch * math.sqrt(height * width / most)
+            return Grid(max(1, math.floor(height / scale)), max(1, math.floor(width / scale)))
+        if rows * columns * self.patch**2 < self.least:
+            scale = self.patch / math.sqrt(self.least / (height * width))
+            return Grid(math.ceil(height / scale), math.ceil(width / scale))
+        return Grid(rows, columns)
+
+    def size(self, grid: Grid) -> tuple[int, int]:
+        return grid.columns * self.patch, grid.rows * self.patch
+
+    def run(self, grid: Grid) -> list[int | str]:
+        return [self.placeholder] * (grid.rows * grid.columns)
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeVision:
+    """Images are reduced until no edge is too long, and a token ends each row. As of Pixtral."""
+
+    placeholder: int
+    patch: int
+    """Pixels of a side of what becomes one token."""
+    longest: int
+    """Pixels of the longest edge."""
+    row_end: str = "[IMG_BREAK]"
+    """Token at the end of each row but the last one."""
+    end: str = "[IMG_END]"
+    """Token at the end of the last row."""
+    in_grid: bool = False
+
+    def grid(self, width: int, height: int, low_detail: bool = False) -> Grid:
+        longest = min(self.longest, LOW_DETAIL) if low_detail else self.longest
+        if (excess := max(height / longest, width / longest)) > 1:
+            height, width = math.floor(height / excess), math.floor(width / excess)
+        return Grid(max(1, math.ceil(height / self.patch)), max(1, math.ceil(width / self.patch)))
+
+    def size(self, grid: Grid) -> tuple[int, int]:
+        return grid.columns * self.patch, grid.rows * self.patch
+
+    def run(self, grid: Grid) -> list[int | str]:
+        rows: list[int | str] = [*[self.placeholder] * grid.columns, self.row_end] * grid.rows
+        return [*rows[:-1], self.end]
+
+
+_AREAS = frozenset(
+    (
+        *("Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"),
+        *("Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration"),
+        *("Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration"),
+    )
+)
+_EDGES = frozenset(("Mistral3ForConditionalGeneration",))
+
+
+def read_vision(directory: Path) -> Vision | None:
+    """How the model of a directory reads images; None if it is served without. Raises `FileError`."""
+    config = read_config(directory / "config.json")
+    match config.get("architectures"):
+        case [str(name)] if name in _AREAS | _EDGES:
+            pass
+        case _:
+            return None
+    settings, tower = processor_settings(directory), config.get("vision_config")
+    if settings is None or not isinstance(tower, Mapping):
+        return None
+    try:
+        return _area(config, settings) if name in _AREAS else _edge(config, settings)
+    except (KeyError, TypeError, ValueError) as error:
+        what = f"the settings of its image processor are not understood: {error}"
+        raise FileError(f"{directory}: {what}") from error
+
+
+def processor_settings(directory: Path) -> Mapping[str, Any] | None:
+    """Settings of the model's image processor, as transformers finds them; None if it has none."""
+    whole = directory / "processor_config.json"
+    if whole.is_file() and isinstance(own := read_json(whole).get("image_processor"), Mapping):
+        return own
+    path = directory / "preprocessor_config.json"
+    return read_json(path) if path.is_file() else None
+
+
+def _area(config: Mapping[str, Any], settings: Mapping[str, Any]) -> AreaVision:
+    patch = _whole(settings, "patch_size", 14) * _whole(settings, "merge_size", 2)
+    size = {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280} | dict(settings.get("size") or {})
+    least = int(settings.get("min_pixels") or size["shortest_edge"])
+    most = int(settings.get("max_pixels") or size["longest_edge"])
+    return AreaVision(_placeholder(config), patch, least, min(most, MAX_ROWS_AND_COLUMNS * patch**2))
+
+
+def _edge(config: Mapping[str, Any], settings: Mapping[str, Any]) -> EdgeVision:
+    merged = _whole(config, "spatial_merge_size", 2)
+    patch = int(config["vision_config"].get("patch_size", 16)) * merged
+    size = {"longest_edge": 1024} | dict(settings.get("size") or {})
+    longest = min(int(size["longest_edge"]), math.isqrt(MAX_ROWS_AND_COLUMNS) * patch)
+    return EdgeVision(_placeholder(config), patch, longest)
+
+
+def _placeholder(config: Mapping[str, Any]) -> int:
+    return int(config["image_token_id"] if "image_token_id" in config else config["image_token_index"])
+
+
+def _whole(values: Mapping[str, Any], key: str, default: int) -> int:
+    value = int(values.get(key) or default)
+    if value < 1:
+        raise ValueError(f"{key} is {value}")
+    return value
