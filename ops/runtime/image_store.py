@@ -1,8 +1,8 @@
 """Images of requests that are under way, in Redis: messages name them, so that no stream carries them.
 
-The gateway puts an image there before it calls for an answer, again with each attempt, and takes it away at the
-end. After the prefix the key is `images:<name>`. Who reads an image checks it against the hash that came with
-its name, in a message that is sealed where the deployment has a secret.
+The gateway puts an image there before it calls for an answer, again with each attempt, and takes it away at
+the end. After the prefix the key is `images:<name>`. Who reads an image checks it against the hash that came
+with its name, in a message that is sealed where the deployment has a secret.
 """
 
 from collections.abc import Iterable

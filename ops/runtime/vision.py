@@ -1,7 +1,7 @@
 """How models that see read images: to which size they bring them, and which tokens stand for them.
 
-This is arithmetic with the sizes of an image, by the model's config.json and the settings of its image processor.
-The tokenizer does it, and tells the worker, whose vision tower reads the image itself
+This is arithmetic with the sizes of an image, by the model's config.json and the settings of its image
+processor. The tokenizer does it, and tells the worker, whose vision tower reads the image itself
 (`gpu_worker/models/vision.py`).
 """
 
@@ -14,7 +14,8 @@ from typing import Any, Protocol
 from ops.runtime.model_files import FileError, read_config, read_json
 
 MAX_ROWS_AND_COLUMNS = 4096
-"""Of what is seen in one image, rows times columns: larger images are reduced. A model's own limit may be lower."""
+"""Of what is seen in one image, rows times columns. Larger images are reduced; models may have a lower
+limit."""
 LOW_DETAIL = 512
 """Pixels of a side of the square whose area an image of low detail has at most."""
 
@@ -34,10 +35,14 @@ class Grid:
 class Vision(Protocol):
     """How one model reads images."""
 
-    placeholder: int
-    """Id of the token in place of which the model reads what it sees. In a prompt one stands for a whole image."""
-    in_grid: bool
-    """What is seen has positions in rows and columns, all at the place of one token: see `rope.py`."""
+    @property
+    def placeholder(self) -> int:
+        """Id of the token in place of which the model reads what it sees. A chat template writes one for a
+        whole image."""
+
+    @property
+    def in_grid(self) -> bool:
+        """What is seen has positions in rows and columns: see `gpu_worker/models/rope.py`."""
 
     def grid(self, width: int, height: int, low_detail: bool = False) -> Grid:
         """What is seen in an image of so many pixels. Raises `ImageError`."""
@@ -51,7 +56,7 @@ class Vision(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AreaVision:
-    """Images keep their shape as well as whole patches allow; their areas have bounds. As of Qwen's models."""
+    """Images keep their shape as far as whole patches allow, and their areas have bounds: Qwen's models."""
 
     placeholder: int
     patch: int
@@ -84,7 +89,7 @@ class AreaVision:
 
 @dataclass(frozen=True, slots=True)
 class EdgeVision:
-    """Images are reduced until no edge is too long, and a token ends each row. As of Pixtral."""
+    """Images are reduced until no edge is too long, and a token ends each row: Pixtral."""
 
     placeholder: int
     patch: int
