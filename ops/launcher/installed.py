@@ -5,7 +5,10 @@ from importlib.util import find_spec
 
 from ops.runtime.errors import UsageError
 
-NEEDED = ("fastapi", "uvicorn", "tokenizers", "jinja2", "llguidance", "torch", "safetensors", "transformers")
+NEEDED = (
+    *("fastapi", "uvicorn", "tokenizers", "jinja2", "llguidance", "PIL"),
+    *("torch", "safetensors", "transformers"),
+)
 """One or more of each service's packages, by the name under which they are imported."""
 
 HINT = "pip install 'quire[all]' installs all that `quire` needs, 'quire[bench]' what `quire bench` does, too"
