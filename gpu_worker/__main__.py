@@ -15,11 +15,13 @@ from gpu_worker.startup.rates import rates_of
 from gpu_worker.step.runner import Runner
 from ops.runtime.drain import drain
 from ops.runtime.errors import StartError
+from ops.runtime.image_store import ImageStore
 from ops.runtime.metric_names import MASKED_ROWS
 from ops.runtime.metrics import METRICS
 from ops.runtime.process import run
 from ops.runtime.watchdog import end_at_once
 from proto.rpc import Node, Owner
+from proto.rpc.redis_bus import Line
 from proto.worker_pb2_grpc import add_WorkerServicer_to_server
 
 log = logging.getLogger(__name__)
@@ -54,7 +56,8 @@ async def serve(node: Node, settings: WorkerSettings) -> None:
     engine = Engine(runner, pace=pace_of(settings, runner, rates, arithmetic, note))
     METRICS.read_by(partial(_read_metrics, runner, settings.served_name))
     server = node.server(pool=settings.served_name, capacity=1)
-    add_WorkerServicer_to_server(WorkerService(engine, settings.served_name), server)
+    images = ImageStore(Line(settings.redis_url), settings.stream_prefix) if runner.limits.images else None
+    add_WorkerServicer_to_server(WorkerService(engine, settings.served_name, images), server)
     dtype = str(runner.dtype).removeprefix("torch.")
     await node.update(
         stage="",

@@ -8,6 +8,8 @@ import grpc
 
 from gpu_worker.engine import Engine, Session
 from gpu_worker.errors import PlanError, StepError
+from gpu_worker.plan_images import bring
+from ops.runtime.image_store import ImageStore
 from proto.rpc.resume import RAISED
 from proto.worker_pb2 import Adapter, StepPlan, WorkerEvent, WorkerReady
 from proto.worker_pb2_grpc import WorkerServicer
@@ -16,9 +18,10 @@ from proto.worker_pb2_grpc import WorkerServicer
 class WorkerService(WorkerServicer):
     """See worker.proto."""
 
-    def __init__(self, engine: Engine, model: str) -> None:
-        """`model`: name under which the model is served."""
-        self._engine = engine
+    def __init__(self, engine: Engine, model: str, images: ImageStore | None = None) -> None:
+        """`model`: name under which the model is served. `images`: where files of images are; None: plans
+        bring them."""
+        self._engine, self._images = engine, images
         self._in_session = asyncio.Lock()
         limits = engine.limits
         self._ready = WorkerReady(
@@ -39,6 +42,7 @@ class WorkerService(WorkerServicer):
             num_labels=limits.num_labels,
             bidirectional=limits.bidirectional,
             recurrent=limits.recurrent,
+            images=limits.images,
             adapters=[
                 Adapter(name=name, fingerprint=fingerprint)
                 for name, fingerprint in engine.runner.adapters.items()
@@ -48,7 +52,7 @@ class WorkerService(WorkerServicer):
     async def Execute(self, requests: AsyncIterator[StepPlan], context: Any) -> AsyncIterator[WorkerEvent]:
         await self._in_session.acquire()  # one session at a time
         session = Session(self._engine)
-        reader = asyncio.ensure_future(_read(requests, session))
+        reader = asyncio.ensure_future(_read(requests, session, self._images))
 
         def end(*_: object) -> None:
             reader.cancel()
@@ -70,10 +74,12 @@ class WorkerService(WorkerServicer):
                 yield WorkerEvent(result=event)
 
 
-async def _read(requests: AsyncIterator[StepPlan], session: Session) -> None:
+async def _read(requests: AsyncIterator[StepPlan], session: Session, images: ImageStore | None) -> None:
     """Submit all plans of the scheduler, then finish the session."""
     try:
         async for plan in requests:
+            if images is not None:
+                await bring(plan, images)
             session.submit(plan)
     except PlanError as error:
         session.refuse(error)

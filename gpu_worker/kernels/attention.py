@@ -115,6 +115,9 @@ class StepMetadata:
     """int64 [tokens]: each token's position in its sequence."""
     kv_entries: Tensor
     """int64 [tokens]: where each token's key and value go; -1: nowhere."""
+    turned: Tensor | None = None
+    """int64 [tokens]: the line of rotary embeddings' tables by which each token is turned. None: that of its
+    position."""
     drafted: tuple[bool, ...] = ()
     """Which rows leave states as they are, because they have drafts: see `kernels/recurrence.py`. Empty: none
     does."""
@@ -122,15 +125,20 @@ class StepMetadata:
     """The step will be replayed with other numbers in its tensors. Those in tuples are the most that there
     may be of each row; a last row, of no context, has the tokens that are not needed."""
 
+    @property
+    def lines(self) -> Tensor:
+        """int64 [tokens]: `turned`, or positions."""
+        return self.positions if self.turned is None else self.turned
+
 
 @dataclass(frozen=True, slots=True)
 class Rotary:
     """Tables of a rotary position embedding: pairs of dimensions (i, i + head_dim / 2) are rotated."""
 
     cos: Tensor
-    """float32 [positions, head_dim / 2]."""
+    """float32 [positions, head_dim / 2]. There may be further lines, for tokens of images."""
     sin: Tensor
-    """float32 [positions, head_dim / 2]."""
+    """As `cos`."""
     query_scales: Tensor | None = None
     """float32 [positions]: factors of rotated queries. None: 1. The layer multiplies by them, not the back
     end."""

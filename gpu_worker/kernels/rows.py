@@ -48,11 +48,17 @@ class SlotTables:
     """int32 [slots, max_blocks]: the block table of each slot."""
     block_size: int
     """Tokens of a block."""
+    shifts: Tensor | None = None
+    """int64 [slots]: what is added to positions behind images for rotary embeddings. None: nothing is."""
 
     @property
     def max_model_len(self) -> int:
         """Tokens of the longest sequence."""
         return self.tokens.shape[1] - 1
+
+    def turned(self, slots: Tensor, positions: Tensor) -> Tensor | None:
+        """`StepMetadata.turned` of tokens at positions of slots, behind all images."""
+        return None if self.shifts is None else positions + self.shifts[slots]
 
     def lookup(self, slots: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Token ids at positions of slots, int32 [n], and their entries in the pages, int64 [n].

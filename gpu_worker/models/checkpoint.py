@@ -1,7 +1,7 @@
 """The tensors of safetensors or GGUF files: memory-mapped, one at a time, never a pickle."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,9 @@ _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
 _WEIGHT = "weight"
 NO_ALIASES: Mapping[str, str] = {}
+
+Part = Callable[[Iterable[str]], Mapping[str, str]]
+"""From the names of all tensors to those of a part: by the names that the part has on its own."""
 
 
 class Checkpoint:
@@ -243,11 +246,12 @@ def open_checkpoint(
     form: Format | None = None,
     stacked: bool = False,
     aliases: Mapping[str, str] = NO_ALIASES,
+    part: Part = language_tensors,
 ) -> Iterator[Checkpoint]:
     """Open the safetensors of a directory: a single file, or shards and their index; or its GGUF files.
 
     `form`: how weights are quantized. `stacked`: tensors that have all experts of a layer are taken expert by
-    expert, even if they are not quantized. `aliases`: as in `Family`.
+    expert, even if they are not quantized. `aliases`: as in `Family`. `part`: which of the tensors are meant.
 
     Raises `ModelError` if there is no such file, if a file is truncated or of another kind, or if a file does
     not have the tensors that the index says.
@@ -269,12 +273,7 @@ def open_checkpoint(
                 raise ModelError(f"{path}: {_INDEX} says that it has tensor {missing[0]}, it has not")
             files |= dict.fromkeys(expected or names, file)
             maps += _map(file)
-        language = language_tensors(files)
-        if len(language) < len(files):
-            log.info(
-                "%s: text alone is served, %d other tensors are left", directory, len(files) - len(language)
-            )
-        found = {_usual(name, aliases): (files[own], own) for name, own in language.items()}
+        found = {_usual(name, aliases): (files[own], own) for name, own in part(files).items()}
         yield Checkpoint(single_experts(found, plain=stacked), form, maps)
 
 

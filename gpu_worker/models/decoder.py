@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gpu_worker.errors import ModelError
 from gpu_worker.kernels.attention import Cache, LayerCache, StepAttention
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.models.adapters.adapters import Adapters
@@ -22,8 +23,10 @@ from gpu_worker.models.head import base_of, embedding_and_head, embedding_and_sc
 from gpu_worker.models.layers import make_layer
 from gpu_worker.models.norms import read_norm
 from gpu_worker.models.predictor import Predictor
-from gpu_worker.models.rope import rotary_tables
+from gpu_worker.models.rope import GridLines, rotary_tables, with_lines
+from gpu_worker.models.sight import Seen
 from gpu_worker.models.split import rank_config
+from gpu_worker.models.vision import Tower
 from gpu_worker.models.weights import Weights
 
 Embed = Callable[[Tensor, Tensor], Tensor]
@@ -45,9 +48,13 @@ class Decoder:
 
         Raises `ModelError`.
         """
-        self.adapters = adapters
+        self.adapters, self.positions = adapters, positions
         self.config = config = rank_config(config, weights.ranks.count)
         self.dtype = weights.dtype
+        self.tower: Tower | None = None
+        """Sees images; None: it has not been loaded."""
+        self.in_grid = False
+        """Whether images have tokens in rows and columns: see `see_in_grid`."""
         self.predictor: Predictor | None = None
         """The layer for multi-token prediction; None if it has not been loaded."""
         names = config.family.names
@@ -69,11 +76,11 @@ class Decoder:
         ]
         if adapters is not None:
             adapters.check()
-        tables = {
+        self.rotary = {
             rope: rotary_tables(rope, config.head_dim, positions, weights.device)
             for rope in set(config.ropes)
         }
-        self._rotary = [tables[rope] for rope in config.ropes]
+        """Tables of the layers' rotary embeddings."""
 
     def _layer(self, number: int, weights: Weights, kernels: Kernels) -> Any:
         make = partial(make_layer, self.config, number)
@@ -81,16 +88,47 @@ class Decoder:
             kernels = self.adapters.beside(kernels, make, weights)
         return make(weights, kernels)
 
-    def __call__(self, tokens: Tensor, step: StepAttention, caches: Sequence[Cache]) -> Tensor:
+    def __call__(
+        self, tokens: Tensor, step: StepAttention, caches: Sequence[Cache], seen: Seen | None = None
+    ) -> Tensor:
+        """`seen`: what some of the tokens see in images."""
         hidden = self.embed(tokens, step.positions)
+        if seen is not None:
+            hidden[seen.tokens] = seen.sight.vectors.to(hidden.dtype)
+        deeper = iter(() if seen is None else seen.sight.deeper)
         for add_layer in self.layers(step, caches):
             add_layer(hidden)
+            if seen is not None and (more := next(deeper, None)) is not None:
+                hidden[seen.tokens] += more.to(hidden.dtype)
         return hidden
 
     def layers(self, step: StepAttention, caches: Sequence[Cache]) -> Iterator[Callable[[Tensor], None]]:
         """What adds the results of each layer to the residual [tokens, hidden_size], in place."""
-        for layer, rotary, cache in zip(self._layers, self._rotary, self._by_layer(caches), strict=True):
+        tables = [self.rotary[rope] for rope in self.config.ropes]
+        for layer, rotary, cache in zip(self._layers, tables, self._by_layer(caches), strict=True):
             yield partial(layer.add_to, rotary=rotary, step=step, cache=cache)
+
+    def see_in_grid(self, axes: Sequence[int], lines: int) -> Callable[[Tensor], None]:
+        """Let images have tokens in rows and columns: `lines` of them in a step at most.
+
+        `axes`: see `GridLines`. Returns what makes the lines of a step's tokens: see `step/images.py`. Raises
+        `ModelError` if embeddings have fewer pairs.
+        """
+        if any(2 * len(axes) > rope.rotary_dim for rope in self.rotary):
+            raise ModelError(
+                "config.json: mrope_section: there are not as many pairs of dimensions to rotate"
+            )
+        self.in_grid = True
+        self.rotary = {
+            rope: with_lines(tables, self.positions, lines) for rope, tables in self.rotary.items()
+        }
+        grids = [GridLines(tables, axes, self.positions) for tables in self.rotary.values()]
+
+        def turn(places: Tensor) -> None:
+            for grid in grids:
+                grid.make(places)
+
+        return turn
 
     def _by_layer(self, caches: Sequence[Cache]) -> Sequence[Any]:
         """What each layer keeps: its pages, with those of its indexer; its state; both, or nothing."""

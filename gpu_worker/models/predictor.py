@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.errors import ModelError
-from gpu_worker.kernels.attention import Cache, LayerCache, StepAttention
+from gpu_worker.kernels.attention import Cache, LayerCache, Rotary, StepAttention
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.kv_sizes import PageShape, StateShape
 from gpu_worker.models.config import ModelConfig
@@ -29,7 +29,7 @@ from gpu_worker.models.families.family import Predictor as PredictorNames
 from gpu_worker.models.head import base_of, rough_head
 from gpu_worker.models.layers import Layer
 from gpu_worker.models.norms import read_norm
-from gpu_worker.models.rope import rotary_tables
+from gpu_worker.models.rope import RopeConfig, rotary_tables
 from gpu_worker.models.weights import Weights
 
 NO_PREDICTOR = "QUIRE_SPECULATION=mtp: no layer for multi-token prediction"
@@ -56,6 +56,8 @@ class Model(Protocol):
 
     config: ModelConfig
     dtype: torch.dtype
+    rotary: dict[RopeConfig, Rotary]
+    """Tables of rotary embeddings. The layer may add its own."""
     embed: Callable[[Tensor, Tensor], Tensor]
     """From tokens and their positions, [tokens] each, to embeddings [tokens, hidden_size]."""
     head: Callable[[Tensor], Tensor]
@@ -91,7 +93,9 @@ class Predictor:
         self.config = _config_of(config, layer)
         layer = replace(layer, transposed=config.family.transposed, multipliers=config.multipliers)
         self._layer = Layer(self.config, 0, layer, kernels)
-        self._rotary = rotary_tables(self.config.ropes[0], config.head_dim, positions, weights.device)
+        self._rope = self.config.ropes[0]
+        if self._rope not in model.rotary:
+            model.rotary[self._rope] = rotary_tables(self._rope, config.head_dim, positions, weights.device)
 
     def __call__(
         self, tokens: Tensor, before: Tensor, step: StepAttention, caches: Sequence[Cache]
@@ -109,7 +113,7 @@ class Predictor:
             pages = replace(pages, index=index)
         embedded = self._embedding_norm(self._model.embed(tokens, step.positions))
         hidden = self._joint(torch.cat((embedded, self._hidden_norm(before)), dim=-1))
-        self._layer.add_to(hidden, self._rotary, step, pages)
+        self._layer.add_to(hidden, self._model.rotary[self._rope], step, pages)
         return self._norm(hidden)
 
     def normed(self, hidden: Tensor) -> Tensor:

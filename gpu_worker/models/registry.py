@@ -28,6 +28,7 @@ from gpu_worker.models.ranks import ALONE, Ranks
 from gpu_worker.models.rope import check_positions
 from gpu_worker.models.split import rank_config
 from gpu_worker.models.transformers_load import load_with_transformers
+from gpu_worker.models.vision import load_tower
 from gpu_worker.models.weights import Weights
 from ops.runtime.encoder import encoder_family
 
@@ -72,6 +73,8 @@ class Beside:
     """LoRA adapters; None: it has none."""
     predictor: Path | None = None
     """Directory of the checkpoint with its layer for multi-token prediction; None: that is not loaded."""
+    tower: bool = False
+    """Whether it has its vision tower, if it is a model that sees."""
 
 
 NOTHING = Beside()
@@ -128,6 +131,8 @@ def load_model(
             if not unlike:
                 raise
             raise ModelError(f"{error} (it is unlike other models of its family in {unlike})") from error
+    if beside.tower and isinstance(model, Decoder):
+        model.tower = load_tower(directory, form, device, model.dtype)
     if form is not None and not encoder:
         log.info("%s: %s", directory, checkpoint.kept_share(model.dtype))
     log.info(

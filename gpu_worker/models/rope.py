@@ -6,7 +6,8 @@ do not change, because they are sums over dimensions. Dimensions that are not ro
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -210,6 +211,36 @@ def rotary_tables(config: RopeConfig, head_dim: int, positions: int, device: tor
         stretches = torch.arange(positions) // config.query_stretch
         scales = (1 + config.query_growth * torch.log1p(stretches.float())).to(device)
     return Rotary(cos.to(device), sin.to(device), scales)
+
+
+def with_lines(tables: Rotary, positions: int, lines: int) -> Rotary:
+    """The tables' lines of these positions, and `lines` more, which `GridLines` fills."""
+    more = torch.zeros(lines, tables.cos.shape[1], device=tables.cos.device)
+    cos, sin = (torch.cat((table[:positions], more)) for table in (tables.cos, tables.sin))
+    return replace(tables, cos=cos, sin=sin)
+
+
+class GridLines:
+    """The last lines of a table: for tokens of images, which have a row and a column beside their place.
+
+    Some pairs of dimensions are rotated by the place, others by the row or the column (Wang et al. 2024,
+    section 2.1: M-RoPE).
+    """
+
+    def __init__(self, tables: Rotary, axes: Sequence[int], first: int) -> None:
+        """`axes`: of each pair that is rotated, 0 for the place, 1 for the row, 2 for the column. `first`:
+        the first of the lines that are made."""
+        device, pairs = tables.cos.device, tables.cos.shape[1]
+        self._tables, self._first = tables, first
+        self._axes = torch.tensor([*axes, *[0] * (pairs - len(axes))], device=device)
+        self._pairs = torch.arange(pairs, device=device)
+
+    def make(self, places: Tensor) -> None:
+        """Make a line for each token, from its place, row and column, int64 [3, tokens]."""
+        by_pair = places[self._axes].T
+        lines = slice(self._first, self._first + len(by_pair))
+        for table in (self._tables.cos, self._tables.sin):
+            table[lines] = table[by_pair, self._pairs]
 
 
 def _frequencies(config: RopeConfig, positions: int) -> Tensor:

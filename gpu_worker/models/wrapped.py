@@ -1,4 +1,6 @@
-"""Language models within vision-language models. Only text is served; other tensors are not loaded."""
+"""Language models within vision-language models, and which tensors are of them.
+
+What else such a model has is loaded for the models that see (`vision.py`), and left for others."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -140,6 +142,11 @@ def language_tensors(names: Iterable[str]) -> dict[str, str]:
     """Names of the language model's tensors in the checkpoint, by their names in a checkpoint of its own."""
     names = list(names)
     return {_alone(name): name for name in names if not f"{name}.".startswith(_BESIDE)}
+
+
+def tower_tensors(names: Iterable[str]) -> dict[str, str]:
+    """Names of the tensors of all other parts, as a checkpoint has them."""
+    return {name: name for name in names if f"{name}.".startswith(_BESIDE)}
 
 
 def _alone(name: str) -> str:

@@ -24,7 +24,7 @@ from gpu_worker.models.kv_scales import stored_scales
 from gpu_worker.models.ranks import ALONE, Ranks
 from gpu_worker.models.registry import CausalLM
 from gpu_worker.startup.warmup import prompt_step
-from gpu_worker.step.batch import BatchLimits
+from gpu_worker.step.limits import BatchLimits
 from gpu_worker.step.runner import Runner
 
 log = logging.getLogger(__name__)

@@ -86,7 +86,8 @@ def load_rank(
     tell("loading weights")
     predictor = settings.draft_model or settings.model if settings.speculation == "mtp" else None
     adapters = AdapterFiles(settings.adapters, plain_kernels(plain)) if settings.adapters else None
-    dtype, longest, beside = dtype_of(settings, device), settings.max_model_len, Beside(adapters, predictor)
+    beside = Beside(adapters, predictor, settings.images)
+    dtype, longest = dtype_of(settings, device), settings.max_model_len
     model = load_model(settings.model, device, kernels, dtype, longest, ranks, beside)
     if model.config.bidirectional and settings.quantization not in PLAIN:
         what = f"QUIRE_QUANTIZATION={settings.quantization}: the weights of an encoder are not quantized"

@@ -1,5 +1,8 @@
 """Small steps that are repeated from a record: CUDA graphs on GPUs, tapes of kernel calls on CPUs."""
 
+from dataclasses import replace
+from functools import partial
+
 from gpu_worker.kernels.cpu.kernels import CpuKernels
 from gpu_worker.kernels.cpu.recorded_steps import RecordedSteps
 from gpu_worker.kernels.interface import Kernels
@@ -26,8 +29,8 @@ def record_steps(runner: Runner, kernels: Kernels) -> None:
 
 
 def _on_tapes(runner: Runner, kernels: CpuKernels, forward: Forward, model: Decoder) -> RecordedSteps:
-    batch, blocks = runner.batch, runner.limits.max_blocks
-    return RecordedSteps(kernels.library, model, runner.kernels.begin, forward.caches, batch.metadata, blocks)
+    metadata, blocks = partial(forward.metadata, runner.batch), runner.limits.max_blocks
+    return RecordedSteps(kernels.library, model, runner.kernels.begin, forward.caches, metadata, blocks)
 
 
 def _as_graphs(runner: Runner, forwards: list[Forward]) -> None:
@@ -37,6 +40,9 @@ def _as_graphs(runner: Runner, forwards: list[Forward]) -> None:
     record = recorder()
     for forward in forwards:
         if forward.model.config.replayable:
-            graphs = StepGraphs(forward.compute, runner.batch.tables, record)
+            tables = runner.batch.tables
+            if not forward.in_grid:
+                tables = replace(tables, shifts=None)
+            graphs = StepGraphs(forward.compute, tables, record)
             graphs.prepare(layouts_for(runner.limits.max_slots, runner.limits.max_step_tokens))
             forward.recorded = graphs

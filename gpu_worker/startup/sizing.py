@@ -23,16 +23,19 @@ from gpu_worker.memory.cache import (
     token_bytes,
 )
 from gpu_worker.memory.host import HostPages
+from gpu_worker.models.decoder import Decoder
 from gpu_worker.models.encoder_load import usual_length
 from gpu_worker.models.predictor import Predictor
 from gpu_worker.models.projection import Projection
 from gpu_worker.models.ranks import Ranks
 from gpu_worker.models.registry import CausalLM
+from gpu_worker.models.vision import Tower
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.warmup import full_step, host_offer
-from gpu_worker.step.batch import BatchLimits
 from gpu_worker.step.draft_model import DraftModel
 from gpu_worker.step.drafter import Drafter
+from gpu_worker.step.images import slot_images
+from gpu_worker.step.limits import BatchLimits
 from gpu_worker.step.predicted import PredictedTokens
 from gpu_worker.step.runner import Runner
 from ops.runtime.gpus import present
@@ -90,8 +93,13 @@ class Parts:
             drafter = PredictedTokens(self.draft, self._pages(self.draft, limits), self.kernels)
         elif self.draft is not None:
             drafter = DraftModel(self.draft, self._pages(self.draft, limits), self.kernels)
-        pages = self._pages(self.model, limits)
-        return Runner(self.model, pages, self.kernels, limits, drafter, self.projection)
+        pages, images = self._pages(self.model, limits), slot_images(self.model, limits, self.device)
+        return Runner(self.model, pages, self.kernels, limits, drafter, self.projection, images)
+
+    @property
+    def tower(self) -> Tower | None:
+        """The model's vision tower."""
+        return self.model.tower if isinstance(self.model, Decoder) else None
 
     def _pages(self, model: CausalLM | Predictor, limits: BatchLimits) -> list[Cache]:
         return make_caches(model.config, limits.num_blocks, limits.block_size, self.kv, self.device)
@@ -129,6 +137,7 @@ def limits_of(settings: WorkerSettings, parts: Parts) -> BatchLimits:
         config.bidirectional,
         config.recurrent,
         tuple(settings.adapters),
+        parts.tower is not None,
     )
     if config.bidirectional:
         return replace(limits, num_blocks=BLOCKS_OF_A_TEXT * limits.max_slots)
@@ -157,6 +166,8 @@ def _left_on_gpu(parts: Parts, limits: BatchLimits, share: float) -> int:
     before = torch.cuda.memory_allocated(device)
     with enough_memory(limits, device):
         runner.execute(full_step(limits))
+        if parts.tower is not None:
+            parts.tower.rehearse()
     activations = torch.cuda.max_memory_allocated(device) - before
     del runner
     torch.cuda.empty_cache()

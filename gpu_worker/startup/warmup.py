@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from gpu_worker.memory.host import HostOffer
-from gpu_worker.step.batch import BatchLimits
+from gpu_worker.step.limits import BatchLimits
 from gpu_worker.step.runner import Runner
 from proto import arrays
 from proto.sampling import greedy

@@ -12,7 +12,6 @@ block table of each slot. These numbers follow from the plans alone, and plans a
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
@@ -29,6 +28,8 @@ from gpu_worker.models.projection import Projection
 from gpu_worker.sampling.grammars import Grammars
 from gpu_worker.sampling.parameters import SamplingTable, fault_in
 from gpu_worker.sampling.rules import Rules
+from gpu_worker.step.images import SlotImages
+from gpu_worker.step.limits import BatchLimits
 from gpu_worker.step.metadata import describe
 from gpu_worker.step.new_slot import adapter_of, fault_in_tokens
 from gpu_worker.step.plan import Plan
@@ -37,58 +38,18 @@ from gpu_worker.step.slot_states import SlotStates
 from proto.worker_pb2 import NewSlot
 
 
-@dataclass(frozen=True, slots=True)
-class BatchLimits:
-    """The sizes of a batch. A session's `WorkerReady` tells them to the scheduler."""
-
-    num_blocks: int
-    """Blocks in the pool."""
-    block_size: int
-    """Tokens per block."""
-    max_slots: int
-    """Sequences that the batch can hold at once."""
-    max_model_len: int
-    """Tokens of the longest sequence, prompt and output together."""
-    max_step_tokens: int
-    """Tokens that one step may compute at most."""
-    vocab_size: int
-    """Token ids are below this."""
-    window: int = 0
-    """Attention window: positions that a token attends to at most, its own included. 0: all positions."""
-    embedding_size: int = 0
-    """Numbers of an embedding."""
-    num_labels: int = 0
-    """Labels of a classifier, whose slots are all pooled with CLASSIFY. 0: the model is no classifier."""
-    bidirectional: bool = False
-    """The model is an encoder, whose slots are all pooled and whose rows are whole texts."""
-    recurrent: bool = False
-    """Layers keep states in blocks: see `kernels/recurrence.py`."""
-    adapters: tuple[str, ...] = ()
-    """Names of the LoRA adapters that slots may have."""
-
-    @property
-    def max_blocks(self) -> int:
-        """Blocks of the longest sequence: the length of its block table."""
-        return -(-self.max_model_len // self.block_size)
-
-    @property
-    def blocks_at_once(self) -> int:
-        """Blocks that the longest sequence holds at once.
-
-        With an attention window these are the blocks of the window and of one step's tokens.
-        """
-        if not self.window:
-            return self.max_blocks
-        return min(self.max_blocks, -(-(self.window + self.max_step_tokens) // self.block_size) + 1)
-
-
 class Batch:
     """The state of every slot. Plans change it."""
 
     def __init__(
-        self, limits: BatchLimits, device: torch.device, projection: Projection | None = None
+        self,
+        limits: BatchLimits,
+        device: torch.device,
+        projection: Projection | None = None,
+        images: SlotImages | None = None,
     ) -> None:
-        """`projection`: makes embeddings of pooled hidden states; None: these are the embeddings."""
+        """`projection`: makes embeddings of pooled hidden states; None: these are the embeddings. `images`:
+        of slots; None: they have none."""
         self.limits = limits
         self.device = device
         slots = limits.max_slots
@@ -96,7 +57,9 @@ class Batch:
             tokens=torch.zeros((slots, limits.max_model_len + 1), dtype=torch.int32, device=device),
             blocks=torch.zeros((slots, limits.max_blocks), dtype=torch.int32, device=device),
             block_size=limits.block_size,
+            shifts=None if images is None else images.device_shifts,
         )
+        self.images = images
         self.sampling = SamplingTable(self.tables.tokens, limits.vocab_size)
         self.grammars = Grammars(slots, limits.vocab_size)
         self.rules = Rules(slots, limits.vocab_size)
@@ -125,6 +88,8 @@ class Batch:
         self._faults.clear()
         self.grammars.reset()
         self.rules.reset()
+        if self.images is not None:
+            self.images.reset()
 
     def apply(self, plan: Plan) -> None:
         """Apply the changes of a plan to slots, block tables and tokens.
@@ -182,7 +147,8 @@ class Batch:
         """See `describe`. Of the same rows it is done once, until tokens or blocks change."""
         if self._described is not None and self._described[0] is rows:
             return self._described[1]
-        self._described = rows, (found := describe(rows, self.tables, self.device))
+        in_grid = self.images if self.tables.shifts is not None else None
+        self._described = rows, (found := describe(rows, self.tables, self.device, in_grid))
         return found
 
     def write_tokens(self, device_slots: Tensor, positions: Int32s, tokens: Tensor) -> None:
@@ -226,6 +192,8 @@ class Batch:
         if len(np.unique(slots)) != len(slots):
             raise PlanError("freed_slots: a slot is freed twice")
         self._occupied[slots] = False
+        if self.images is not None:
+            self.images.drop(slots)
         if self._faults:
             for slot in slots.tolist():
                 self._faults.pop(slot, None)
@@ -249,6 +217,8 @@ class Batch:
             self.pooling.set(new.slot, new)
             self.grammars.set(new)
             self.rules.set(new)
+            if self.images is not None:
+                self.images.set(new)
         self.sampling.set(news)
         slots, counts = np.array([new.slot for new in news], np.int32), np.array(list(map(len, tokens)))
         positions = np.arange(counts.sum()) + np.repeat(begins - np.cumsum(counts) + counts, counts)
@@ -288,6 +258,7 @@ class Batch:
             or pooling_fault(new, limits.num_labels, limits.bidirectional)
             or self.grammars.fault_in(new)
             or self.rules.fault_in(new)
+            or self._fault_in_images(new, forked + len(tokens))
         )
         if fault := fault or (self._fault_in_fork(new) if new.forked_tokens else ""):
             self._table_lengths[slot] = 0
@@ -344,6 +315,11 @@ class Batch:
         if written:
             sent = self.send(np.array(written, np.int64).T.copy())
             self.tables.tokens[sent[0], sent[1]] = sent[2].int()
+
+    def _fault_in_images(self, new: NewSlot, length: int) -> str:
+        if not new.images:
+            return ""
+        return "this worker sees no images" if self.images is None else self.images.fault_in(new, length)
 
     def _fault_in_fork(self, new: NewSlot) -> str:
         parent, begun = new.forked_from, new.forked_tokens

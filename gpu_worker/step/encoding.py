@@ -5,6 +5,7 @@ from torch import Tensor
 
 from gpu_worker.kernels.rows import Rows
 from gpu_worker.models.encoder import Encoder
+from gpu_worker.models.sight import Seen
 from gpu_worker.step.batch import Batch
 
 
@@ -14,8 +15,9 @@ class Encoding:
     def __init__(self, model: Encoder) -> None:
         self._model = model
 
-    def __call__(self, batch: Batch, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Hidden states [tokens, hidden_size] and slots int64 [rows], both on the device."""
+    def __call__(self, batch: Batch, rows: Rows, seen: Seen | None = None) -> tuple[Tensor, Tensor]:
+        """Hidden states [tokens, hidden_size] and slots int64 [rows], both on the device. An encoder sees
+        nothing."""
         slots, positions, _ = rows.tokens()
         second = batch.second_segments[slots]
         types = (second > 0) & (positions >= second)

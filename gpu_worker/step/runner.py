@@ -21,12 +21,15 @@ from gpu_worker.memory.host import HostOffer, HostPages
 from gpu_worker.models.encoder import Encoder
 from gpu_worker.models.projection import Projection
 from gpu_worker.models.registry import CausalLM
+from gpu_worker.models.sight import Seen
 from gpu_worker.sampling.positions import SamplePositions, sample_positions
 from gpu_worker.sampling.tokens_read import TokensRead
-from gpu_worker.step.batch import Batch, BatchLimits
+from gpu_worker.step.batch import Batch
 from gpu_worker.step.drafter import Drafter
 from gpu_worker.step.encoding import Encoding
 from gpu_worker.step.forward import Forward
+from gpu_worker.step.images import SlotImages
+from gpu_worker.step.limits import BatchLimits
 from gpu_worker.step.pending import Pending
 from gpu_worker.step.plan import Plan, read_plan
 from gpu_worker.step.pooling import Embedded
@@ -76,11 +79,12 @@ class Runner:
         limits: BatchLimits,
         drafter: Drafter | None = None,
         projection: Projection | None = None,
+        images: SlotImages | None = None,
     ) -> None:
         self.limits = limits
         self.device = model.device if isinstance(model, Encoder) else caches[0].tensors()[0].device
         self.dtype = model.dtype
-        self.batch = Batch(limits, self.device, projection)
+        self.batch = Batch(limits, self.device, projection, images)
         self.model = model
         self.forward = Encoding(model) if isinstance(model, Encoder) else Forward(model, caches, kernels)
         self.drafter = drafter
@@ -214,7 +218,8 @@ class Runner:
         """Run the model over the rows. Returns sampled tokens, complete embeddings and log probabilities of
         prompts; each may be None.
 
-        Adds rows whose grammar cannot go on to `errors`, by their index in the plan.
+        Adds rows whose grammar cannot go on, or whose images cannot be read, to `errors`, by their index in
+        the plan.
         """
         batch = self.batch
         if samples.verify:
@@ -223,7 +228,7 @@ class Runner:
             self.drafter.propose(batch, rows, plan.row_guesses[rows.index])
         to_consume = batch.grammars.to_consume(samples, batch.tables.tokens)
         for_rules = batch.rules.read(samples, batch.tables.tokens)
-        hidden, device_slots = self.forward(batch, rows)
+        hidden, device_slots = self.forward(batch, rows, self._look(rows, errors))
         if self.drafter is not None:
             self.drafter.follow(batch, rows, hidden)
         embedded, prompts = batch.pooling.add(rows, batch.known, hidden, self.model), None
@@ -250,6 +255,16 @@ class Runner:
         if candidates is not None:
             sampled = replace(sampled, candidates=candidates)
         return sampled, embedded, prompts
+
+    def _look(self, rows: Rows, errors: dict[int, str]) -> Seen | None:
+        """What the step's rows see in images. Rows whose images cannot be read fail from now on."""
+        if self.batch.images is None:
+            return None
+        seen, faults = self.batch.images.look(rows)
+        for slot, what in faults.items():
+            errors[int(rows.index[rows.slots == slot][0])] = what
+            self.batch.fail(slot, what)
+        return seen
 
     def _allowed(self, read: TokensRead, samples: SamplePositions, errors: dict[int, str]) -> Allowed | None:
         """What the grammars of the step's rows allow. Rows that cannot go on fail from now on."""

@@ -24,8 +24,8 @@ from gpu_worker.models.config import ModelConfig
 from gpu_worker.models.work import ITEM_BYTES, work
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.load import load
-from gpu_worker.step.batch import BatchLimits
 from gpu_worker.step.forward import Forward
+from gpu_worker.step.limits import BatchLimits
 from gpu_worker.step.runner import Runner
 from ops.bench.load.client import CompletionClient
 from ops.bench.load.load import closed_loop, summarize

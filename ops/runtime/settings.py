@@ -158,6 +158,10 @@ class ModelSettings(ProcessSettings):
     model_name: str = ""
     """Name under which the model is served. Empty: the name of its directory, or the last part of its id."""
 
+    images: bool = True
+    """Requests may have images, if the model sees and Quire knows how (docs/models.md). Without, its vision
+    tower takes no memory."""
+
     @property
     def served_name(self) -> str:
         """The pool that this process belongs to."""

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from ops.runtime.model_files import FileError, read_config, read_json
 
-MAX_ROWS_AND_COLUMNS = 4096
+MAX_ROWS_AND_COLUMNS = 2048
 """Of what is seen in one image, rows times columns. Larger images are reduced; models may have a lower
 limit."""
 LOW_DETAIL = 512

@@ -18,8 +18,8 @@ from typing import Any
 
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.load import load
-from gpu_worker.step.batch import BatchLimits
 from gpu_worker.step.forward import Forward
+from gpu_worker.step.limits import BatchLimits
 from gpu_worker.step.runner import Runner
 from ops.bench.load.workload import Question
 from ops.bench.record import percentile, write

@@ -9,8 +9,8 @@ def watch_logits(runner: Any) -> dict[tuple[int, int], Tensor]:
     """By slot and position the logits of all tokens from now on, not only of those that sample."""
     seen, forward = {}, runner.forward
 
-    def watched(batch, rows):
-        hidden, slots = forward(batch, rows)
+    def watched(batch, rows, *more):
+        hidden, slots = forward(batch, rows, *more)
         places = (
             (slot, position)
             for slot, start, count in zip(rows.slots, rows.starts, rows.counts, strict=True)

@@ -24,7 +24,7 @@ from gpu_worker.kernels.triton.kernels import Int4Triton, QuantizedTriton, Trito
 from gpu_worker.memory.cache import make_caches
 from gpu_worker.models.registry import load_model
 from gpu_worker.startup.warmup import rehearse, step_of
-from gpu_worker.step.batch import BatchLimits
+from gpu_worker.step.limits import BatchLimits
 from gpu_worker.step.runner import Runner
 
 CPU = torch.device("cpu")

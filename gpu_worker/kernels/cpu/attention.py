@@ -65,7 +65,7 @@ class CpuStep(SelectingStep, RecurrentStep):
         )
         self._tokens = (
             len(step.positions),
-            step.positions.data_ptr(),
+            step.lines.data_ptr(),
             step.kv_entries.data_ptr(),
         )
 

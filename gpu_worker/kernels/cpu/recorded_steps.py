@@ -134,6 +134,7 @@ class _Inputs:
         self._contexts = torch.zeros(MOST_TOKENS, dtype=torch.int32)
         self._tables = torch.zeros(MOST_TOKENS, max_blocks, dtype=torch.int32)
         self._positions = torch.zeros(MOST_TOKENS, dtype=torch.int64)
+        self._turned = torch.zeros(MOST_TOKENS, dtype=torch.int64)
         self._entries = torch.zeros(MOST_TOKENS, dtype=torch.int64)
 
     def take(self, step: StepMetadata) -> StepMetadata:
@@ -148,6 +149,7 @@ class _Inputs:
             block_tables=tables,
             positions=_put(step.positions, self._positions),
             kv_entries=_put(step.kv_entries, self._entries),
+            turned=None if step.turned is None else _put(step.turned, self._turned),
         )
 
 

@@ -45,8 +45,8 @@ class ReferenceStep(SelectingStep, RecurrentStep):
         heads = qkv.view(len(qkv), -1, cache.shape.key_size)
         sizes = [heads.shape[1] - 2 * kv_heads, kv_heads, kv_heads]
         query, key, value = torch.split(heads, sizes, dim=1)
-        positions = self._step.positions
-        cos, sin = rotary.cos[positions, None], rotary.sin[positions, None]
+        lines = self._step.lines
+        cos, sin = rotary.cos[lines, None], rotary.sin[lines, None]
         blocks, offsets = self._step.kv_entries // block_size, self._step.kv_entries % block_size
         places = (blocks, slice(None), offsets)
         # Keys are rounded once, from float32 to what the format keeps.

@@ -10,7 +10,7 @@ def write_latent(
     query: Tensor, latent: Tensor, rotary: Rotary, cache: LayerCache, step: StepMetadata
 ) -> None:
     """As the method, of a step."""
-    cos, sin = rotary.cos[step.positions, None], rotary.sin[step.positions, None]
+    cos, sin = rotary.cos[step.lines, None], rotary.sin[step.lines, None]
     for states in (query, latent[:, None]):
         turned = states[..., -2 * rotary.cos.shape[1] :]
         turned.copy_(rotated(turned, cos, sin))

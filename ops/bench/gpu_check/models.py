@@ -23,8 +23,8 @@ from gpu_worker.memory.cache import make_caches
 from gpu_worker.models import registry
 from gpu_worker.models.checkpoint import Checkpoint
 from gpu_worker.models.registry import CausalLM, load_model
-from gpu_worker.step.batch import BatchLimits
 from gpu_worker.step.forward import Forward
+from gpu_worker.step.limits import BatchLimits
 from gpu_worker.step.runner import Runner
 from ops.bench.gpu_check.bench import Bench
 

@@ -12,7 +12,8 @@ from torch.profiler import ProfilerActivity, profile
 from gpu_worker.kernels.reference.sampling import sample
 from gpu_worker.kernels.sampling import Sampled
 from gpu_worker.kernels.triton.sampling import sample as in_triton
-from gpu_worker.step.batch import Batch, BatchLimits
+from gpu_worker.step.batch import Batch
+from gpu_worker.step.limits import BatchLimits
 from gpu_worker.step.plan import read_plan
 from ops.bench.gpu_check.bench import SEED, Bench
 from proto.arrays import pack

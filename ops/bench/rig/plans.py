@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from gpu_worker.arrays import packed_int32s
-from gpu_worker.step.batch import BatchLimits
+from gpu_worker.step.limits import BatchLimits
 from proto.arrays import pack
 from proto.sampling import greedy
 from proto.worker_pb2 import NewSlot, Rows, StepPlan

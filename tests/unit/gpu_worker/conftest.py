@@ -28,7 +28,8 @@ from gpu_worker.models.registry import Beside, load_model
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.backend import plain_kernels
 from gpu_worker.startup.record_steps import record_steps
-from gpu_worker.step.batch import BatchLimits
+from gpu_worker.step.images import slot_images
+from gpu_worker.step.limits import BatchLimits
 from gpu_worker.step.runner import Runner
 from proto.sampling import greedy
 from proto.sampling_pb2 import Grammar, SamplingParams
@@ -107,7 +108,7 @@ def make_runner(
     """With pages full of NaN: what is read without having been written shows."""
     device = GPU if isinstance(kernels, TritonKernels) else CPU
     files = AdapterFiles(adapters, plain_kernels(kernels)) if adapters else None
-    model = load_model(directory, device, kernels, dtype, ranks=ranks, beside=Beside(files))
+    model = load_model(directory, device, kernels, dtype, ranks=ranks, beside=Beside(files, tower=True))
     config = model.config
     sizes = {
         "vocab_size": config.vocab_size,
@@ -122,7 +123,8 @@ def make_runner(
     for cache in caches:
         for tensor in cache.tensors():
             tensor.fill_(torch.nan)
-    runner = Runner(model, caches, kernels, limits)
+    images = slot_images(model, limits, device)
+    runner = Runner(model, caches, kernels, replace(limits, images=images is not None), images=images)
     if not isinstance(kernels, CpuKernels) or kernels.library._name == str(
         build.library(build.supported()[0])
     ):

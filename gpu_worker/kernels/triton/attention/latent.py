@@ -65,7 +65,7 @@ def write(query: Tensor, latent: Tensor, rotary: Rotary, cache: LayerCache, step
     write_rows[(tokens, heads + 1)](
         query,
         latent,
-        step.positions,
+        step.lines,
         step.kv_entries,
         rotary.cos,
         rotary.sin,

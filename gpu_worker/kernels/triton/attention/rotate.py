@@ -82,7 +82,7 @@ def rotate_and_write(qkv: Tensor, rotary: Rotary, cache: LayerCache, step: StepM
     query = torch.empty((len(qkv), heads, dim), dtype=qkv.dtype, device=qkv.device)
     rotate_rows[(len(qkv), kv_heads)](
         qkv,
-        step.positions,
+        step.lines,
         step.kv_entries,
         rotary.cos,
         rotary.sin,

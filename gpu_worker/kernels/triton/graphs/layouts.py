@@ -86,6 +86,7 @@ class DecodeLayout:
             block_tables=tables.blocks[slots],
             positions=positions,
             kv_entries=entries.masked_fill(contexts == 0, -1),
+            turned=tables.turned(slots, positions),
         )
 
 
@@ -130,6 +131,7 @@ class RaggedLayout:
             block_tables=tables.blocks[row_slots],
             positions=known,
             kv_entries=entries.masked_fill(positions < 0, -1),
+            turned=tables.turned(slots, known),
             recorded=True,
         )
 

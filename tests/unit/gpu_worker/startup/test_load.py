@@ -16,7 +16,7 @@ from gpu_worker.startup import sizing
 from gpu_worker.startup.load import load
 from gpu_worker.startup.sizing import enough_memory
 from gpu_worker.startup.warmup import full_step
-from gpu_worker.step.batch import BatchLimits
+from gpu_worker.step.limits import BatchLimits
 from tests.support.adapters import write_adapter
 from tests.unit.gpu_worker.conftest import Driver
 

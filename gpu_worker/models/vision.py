@@ -1,0 +1,205 @@
+"""The vision tower of a model that sees: transformers' own, with what brings its results to the decoder's
+size.
+
+An image is prepared where it does not delay steps: opened, resized, cut into patches. The tower sees it in
+the first step that computes one of its tokens.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from gpu_worker.errors import ModelError
+from gpu_worker.models.checkpoint import Checkpoint, open_checkpoint
+from gpu_worker.models.formats.format import Format
+from gpu_worker.models.sight import Sight
+from gpu_worker.models.transformers_model import line_of
+from gpu_worker.models.wrapped import tower_tensors
+from ops.runtime.image_files import opened
+from ops.runtime.model_files import FileError, read_config
+from ops.runtime.vision import MAX_ROWS_AND_COLUMNS, Grid, ImageError, Vision, read_vision
+
+_SECTIONS = {
+    **dict.fromkeys(("Qwen2VL", "Qwen2_5_VL"), (16, 24, 24)),
+    **dict.fromkeys(("Qwen3VL", "Qwen3VLMoe"), (24, 20, 20)),
+    **dict.fromkeys(("Qwen3_5", "Qwen3_5Moe"), (11, 11, 10)),
+}
+"""Pairs that are rotated by place, row and column, where config.json does not say."""
+
+_MOST_PAIRS = 1024
+
+Prepared = Mapping[str, Tensor]
+"""What the tower takes."""
+
+
+class Tower:
+    """A vision tower."""
+
+    def __init__(
+        self,
+        model: Any,
+        processor: Any,
+        vision: Vision,
+        axes: Sequence[int],
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        """`model`: of transformers, without its language model. `processor`: its image processor."""
+        self.vision = vision
+        self.axes = axes
+        """Of what is seen in a grid: see `rope.GridLines`."""
+        self._model, self._processor = model.eval().to(device), processor
+        self._device, self._dtype = device, dtype
+
+    def rehearse(self) -> None:
+        """See an image as large as images may be, for the memory that this takes."""
+        side = math.isqrt(MAX_ROWS_AND_COLUMNS)
+        grid = self.vision.grid(*self.vision.size(Grid(side, side)))
+        self.see(self._prepared(Image.new("RGB", self.vision.size(grid))))
+
+    def prepare(self, data: bytes, grid: Grid) -> Prepared:
+        """From an image's file to what the tower takes, on the host. Any thread may call this.
+
+        Raises `ImageError`.
+        """
+        try:
+            return self._prepared(opened(data).resize(self.vision.size(grid), self._processor.resample))
+        except ImageError:
+            raise
+        except Exception as error:  # whatever libraries raise over it, it is this image's alone
+            raise ImageError(f"an image cannot be prepared: {line_of(error)}") from error
+
+    def _prepared(self, image: Image.Image) -> Prepared:
+        """`image` has the size of a grid."""
+        found = self._processor(images=[image], do_resize=False, return_tensors="pt")
+        return {name: each for name, each in found.items() if isinstance(each, Tensor)}
+
+    @torch.inference_mode()
+    def see(self, prepared: Prepared) -> Sight:
+        """What is seen in one image."""
+        given = {name: each.to(self._device) for name, each in prepared.items()}
+        given["pixel_values"] = given["pixel_values"].to(self._dtype)
+        found = self._model.get_image_features(**given)
+        (vectors,) = found.pooler_output
+        deeper = getattr(found, "deepstack_features", None) or ()
+        return Sight(vectors, tuple(each for (each,) in deeper))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its weights."""
+        return sum(each.nbytes for each in self._model.parameters())
+
+
+def load_tower(
+    directory: Path, form: Format | None, device: torch.device, dtype: torch.dtype
+) -> Tower | None:
+    """The vision tower of a model directory; None if the model is served without.
+
+    `form`: how weights are quantized; here they are dequantized. `dtype`: of weights and activations. Raises
+    `ModelError`.
+    """
+    try:
+        if (vision := read_vision(directory)) is None:
+            return None
+        config = read_config(directory / "config.json")
+        (architecture,) = config["architectures"]
+    except FileError as error:
+        raise ModelError(str(error)) from error
+    import transformers
+
+    kind = getattr(transformers, architecture)
+    try:
+        processor = transformers.AutoImageProcessor.from_pretrained(
+            directory, backend="pil", local_files_only=True, trust_remote_code=False
+        )
+        with open_checkpoint(directory, form, part=tower_tensors) as checkpoint:
+            model = _loaded(kind, _config_of(kind, directory), checkpoint, dtype)
+    except ModelError as error:
+        raise ModelError(f"{directory}: the vision tower of {architecture}: {error}") from error
+    except Exception as error:  # transformers raises errors of all kinds
+        what = f"transformers cannot load the vision tower of {architecture}: {line_of(error)}"
+        raise ModelError(f"{directory}: {what}") from error
+    return Tower(model, processor, vision, _axes(config), device, dtype)
+
+
+def _axes(config: Mapping[str, Any]) -> tuple[int, ...]:
+    """See `rope.GridLines`: as the model's sections say, in a row or, in later models, by turns. Raises
+    `ModelError`."""
+    text = config.get("text_config", config)
+    rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
+    name = config["architectures"][0].partition("For")[0]
+    match sections := rope.get("mrope_section") or _SECTIONS.get(name, (0, 0, 0)):
+        case [int(place), int(rows), int(columns)] if min(sections) >= 0 and max(sections) <= _MOST_PAIRS:
+            pass
+        case _:
+            raise ModelError(
+                f"config.json: mrope_section is {str(sections)[:80]}, not three numbers of pairs"
+            )
+    if not name.startswith("Qwen3"):
+        return (*[0] * place, *[1] * rows, *[2] * columns)
+    axes = [0] * sum(sections)
+    for axis, count in ((1, rows), (2, columns)):
+        for pair in range(axis, min(3 * count, len(axes)), 3):
+            axes[pair] = axis
+    return tuple(axes)
+
+
+def _config_of(kind: Any, directory: Path) -> Any:
+    """The model's configuration, whose language model has no layers and one token."""
+    config = kind.config_class.from_pretrained(directory, local_files_only=True)
+    if hasattr(config, "quantization_config"):
+        delattr(config, "quantization_config")
+    text = config.get_text_config()
+    text.num_hidden_layers, text.vocab_size, text.pad_token_id = 0, 1, None
+    text.layer_types = []
+    return config
+
+
+def _loaded(kind: Any, config: Any, checkpoint: Checkpoint, dtype: torch.dtype) -> Any:
+    """The model without its language model. Raises `ModelError` for missing tensors, which transformers would
+    draw by chance."""
+    with torch.device("meta"):
+        skeleton = kind._from_config(config)
+    tensors: dict[str, Any] = {
+        name: torch.zeros(each.shape) for name, each in skeleton.state_dict().items() if _is_text(name)
+    }
+    tensors |= {name: _Read(checkpoint, name, dtype) for name in checkpoint.weights()}
+    model, report = kind.from_pretrained(
+        None,
+        config=config,
+        state_dict=tensors,
+        dtype=dtype,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,
+    )
+    for name, stored, meant in sorted(report["mismatched_keys"]):
+        raise ModelError(f"tensor {name} has shape {list(stored)}, config.json means {list(meant)}")
+    if missing := sorted(name for name in report["missing_keys"] if not _is_text(name)):
+        raise ModelError(f"tensor {missing[0]} is missing from the checkpoint")
+    if unknown := sorted(report["unexpected_keys"]):
+        raise ModelError(f"config.json does not account for tensor {unknown[0]}")
+    model.model.language_model = None
+    return model.model
+
+
+def _is_text(name: str) -> bool:
+    """Whether a tensor is of the language model."""
+    return "language_model." in name or name.startswith("lm_head.")
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A tensor of a checkpoint. It is read when transformers asks for it."""
+
+    checkpoint: Checkpoint
+    name: str
+    dtype: torch.dtype
+
+    def __getitem__(self, everything: Any) -> Tensor:
+        return self.checkpoint.dense(self.name, self.dtype).to(self.dtype)

@@ -1,0 +1,254 @@
+"""Images in the slots of a batch: what is seen in them, and where their tokens are.
+
+    tokens     p p ▣ ▣ ▣ ▣ ▣ ▣ p p o o        a prompt with an image of two rows and three columns
+    place      0 1 2 2 2 2 2 2 5 6 7 8        in models whose rotary embeddings have three positions a token
+    row            2 2 2 3 3 3
+    column         2 3 4 2 3 4
+
+The tokens of such an image are all at one place, and what follows goes on behind its longer side. So tokens
+behind images are turned by their position and a shift, which is the slot's. Those of images are turned by
+lines of their own, which each step with some of them adds to the tables of the rotary embedding.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gpu_worker.arrays import Int32s
+from gpu_worker.kernels.rows import Rows
+from gpu_worker.machine.transfer import indices
+from gpu_worker.models.decoder import Decoder
+from gpu_worker.models.registry import CausalLM
+from gpu_worker.models.sight import Seen, Sight
+from gpu_worker.models.vision import Prepared, Tower
+from gpu_worker.step.limits import BatchLimits
+from ops.runtime.vision import Grid, ImageError
+from proto.images_pb2 import PromptImage
+from proto.worker_pb2 import NewSlot
+
+GONE = "an image is not there"
+
+Turn = Callable[[Tensor], None]
+"""Makes a line of the rotary tables for each token of images in the step, the first one at the tables' first
+spare line, from their places, rows and columns, int64 [3, tokens]."""
+
+
+@dataclass
+class SlotImage:
+    """An image of a slot, or of several that are forked from each other."""
+
+    begin: int
+    """Position of its first token."""
+    end: int
+    """Position behind its last one."""
+    grid: Grid
+    data: bytes
+    """Its file; empty if no step was expected to look at it."""
+    placeholders: NDArray[np.int64]
+    """Positions at which something is seen, ascending."""
+    prepared: Future[Prepared] | None = None
+    sight: Sight | None = None
+    """What is seen, as long as steps have yet to compute some of it."""
+
+
+@dataclass
+class _Part:
+    """The placeholders of an image that a row computes."""
+
+    image: SlotImage
+    among: slice
+    """Which of its placeholders."""
+    tokens: NDArray[np.int64] = field(repr=False)
+    """Which tokens of the step they are."""
+
+
+def slot_images(model: CausalLM, limits: BatchLimits, device: torch.device) -> "SlotImages | None":
+    """For the images of a batch of these sizes; None if the model has no vision tower."""
+    if not isinstance(model, Decoder) or model.tower is None:
+        return None
+    images = SlotImages(limits.max_slots, model.tower, model.positions, device)
+    if images.in_grid:
+        images.turn = model.see_in_grid(model.tower.axes, limits.max_step_tokens)
+    return images
+
+
+class SlotImages:
+    """The images of all slots."""
+
+    def __init__(self, slots: int, tower: Tower, first_line: int, device: torch.device) -> None:
+        """`first_line`: the first spare line of the tables of rotary embeddings."""
+        self.tower = tower
+        self.in_grid = tower.vision.in_grid
+        self.turn: Turn | None = None
+        """None: tokens of images are turned by their positions, as all others are."""
+        self.shifts = np.zeros(slots, np.int64)
+        """int64 [slots]: what is added to positions behind the last image."""
+        self.device_shifts = torch.zeros(slots, dtype=torch.int64, device=device) if self.in_grid else None
+        """`shifts` on the device; None if there are none."""
+        self._first_line, self._device = first_line, device
+        self._images: dict[int, list[SlotImage]] = {}
+        self._ends = np.zeros(slots, np.int64)
+        """int64 [slots]: position behind the last image; 0: there is none."""
+
+    @cached_property
+    def _helper(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(1, "images")
+
+    def fault_in(self, new: NewSlot, length: int) -> str:
+        """What is wrong with a new sequence's images; "" if nothing is. `length`: of its known tokens."""
+        end = new.forked_tokens
+        for image in new.images:
+            most = image.rows * image.columns
+            if image.position < end or not 0 < most <= image.tokens <= length - image.position:
+                return f"an image of {most} of {image.tokens} tokens at position {image.position} of {length}"
+            end = image.position + image.tokens
+            if len(self._run(image)) != image.tokens:
+                return f"{image.tokens} tokens for an image of {image.rows} rows and {image.columns} columns"
+        return ""
+
+    def set(self, new: NewSlot) -> None:
+        """Take in the images of a new sequence, whose parent's stay with it."""
+        slot, images = new.slot, list[SlotImage]()
+        if new.forked_tokens:
+            images = [
+                each for each in self._images.get(new.forked_from, ()) if each.begin < new.forked_tokens
+            ]
+        images += [self._taken(image) for image in new.images]
+        shift = sum(max(each.grid.rows, each.grid.columns) - (each.end - each.begin) for each in images)
+        self._set_shift(slot, shift if self.in_grid else 0)
+        self._ends[slot] = images[-1].end if images else 0
+        if images:
+            self._images[slot] = images
+        else:
+            self._images.pop(slot, None)
+
+    def drop(self, slots: Int32s) -> None:
+        """Forget the images of slots, which are free now."""
+        if self._images:
+            for slot in slots.tolist():
+                self._images.pop(slot, None)
+
+    def reset(self) -> None:
+        """Forget all images."""
+        self._images.clear()
+
+    def look(self, rows: Rows) -> tuple[Seen | None, dict[int, str]]:
+        """What is seen in a step; None if nothing is. And why rows fail, by their slots."""
+        parts = self._parts(rows)
+        if not parts:
+            return None, {}
+        faults, found, tokens = dict[int, str](), list[Sight](), list[NDArray[np.int64]]()
+        for slot, part in parts:
+            try:
+                sight = self._sight(part.image)
+            except ImageError as error:
+                faults[slot] = str(error)
+                continue
+            found.append(
+                Sight(sight.vectors[part.among], tuple(deeper[part.among] for deeper in sight.deeper))
+            )
+            tokens.append(part.tokens)
+            if part.among.stop == len(part.image.placeholders):
+                part.image.sight = None
+        if not found:
+            return None, faults
+        deeper = zip(*(sight.deeper for sight in found), strict=True)
+        whole = Sight(torch.cat([sight.vectors for sight in found]), tuple(map(torch.cat, deeper)))
+        return Seen(indices(np.concatenate(tokens), self._device), whole), faults
+
+    def lines(
+        self, rows: Rows, slots: NDArray[np.integer], positions: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """[tokens]: by which line of the rotary tables each token is turned. `slots`, `positions`: of each.
+
+        Makes the lines of tokens of images.
+        """
+        found: NDArray[np.int64] = positions + self.shifts[slots]
+        if not (self._ends[rows.slots] > rows.starts).any():
+            return found
+        places, count = list[NDArray[np.int64]](), 0
+        begins = np.cumsum(rows.counts) - rows.counts
+        for slot, start, size, begin in zip(
+            rows.slots.tolist(), rows.starts.tolist(), rows.counts.tolist(), begins.tolist(), strict=True
+        ):
+            if self._ends[slot] <= start:
+                continue
+            here, shift, done = found[begin : begin + size], 0, start
+            for image in self._images[slot]:
+                if done < min(image.begin, start + size):
+                    last = min(image.begin, start + size)
+                    here[done - start : last - start] = np.arange(done, last) + shift
+                    done = last
+                rows_of, columns = image.grid.rows, image.grid.columns
+                if done < (last := min(image.end, start + size)):
+                    own = np.arange(done, last) - image.begin
+                    place = np.full(len(own), image.begin + shift)
+                    places.append(np.stack((place, place + own // columns, place + own % columns)))
+                    here[done - start : last - start] = self._first_line + count + np.arange(len(own))
+                    count, done = count + len(own), last
+                shift += max(rows_of, columns) - (image.end - image.begin)
+            here[done - start :] = np.arange(done, start + size) + shift
+        if places:
+            sent = indices(np.concatenate(places, axis=1), self._device)
+            assert self.turn is not None
+            self.turn(sent)
+        return found
+
+    def _parts(self, rows: Rows) -> list[tuple[int, _Part]]:
+        """The placeholders that rows compute, with their slots, in the order of the step's tokens."""
+        found = list[tuple[int, _Part]]()
+        (looking,) = (self._ends[rows.slots] > rows.starts).nonzero()
+        if not len(looking):
+            return found
+        begins = np.cumsum(rows.counts) - rows.counts
+        for row in looking.tolist():
+            slot, start, count = (int(of[row]) for of in (rows.slots, rows.starts, rows.counts))
+            for image in self._images[slot]:
+                first, last = np.searchsorted(image.placeholders, (start, start + count)).tolist()
+                if first < last:
+                    tokens = image.placeholders[first:last] - start + begins[row]
+                    found.append((slot, _Part(image, slice(first, last), tokens)))
+        return found
+
+    def _taken(self, image: PromptImage) -> SlotImage:
+        is_seen = np.array([token == self.tower.vision.placeholder for token in self._run(image)])
+        grid = Grid(image.rows, image.columns)
+        taken = SlotImage(
+            image.position,
+            image.position + image.tokens,
+            grid,
+            image.data,
+            np.flatnonzero(is_seen) + image.position,
+        )
+        if image.data:
+            taken.prepared = self._helper.submit(self.tower.prepare, image.data, grid)
+        return taken
+
+    def _run(self, image: PromptImage) -> list[int | str]:
+        return self.tower.vision.run(Grid(image.rows, image.columns))
+
+    def _sight(self, image: SlotImage) -> Sight:
+        """What is seen in an image. Raises `ImageError`."""
+        if image.sight is None:
+            if not image.data:
+                raise ImageError(GONE)
+            if image.prepared is None:
+                image.prepared = self._helper.submit(self.tower.prepare, image.data, image.grid)
+            sight = self.tower.see(image.prepared.result())
+            if len(sight.vectors) != len(image.placeholders):
+                raise ImageError(f"{len(sight.vectors)} are seen of {len(image.placeholders)}")
+            image.sight, image.prepared = sight, None
+        return image.sight
+
+    def _set_shift(self, slot: int, shift: int) -> None:
+        if shift == self.shifts[slot]:
+            return
+        self.shifts[slot] = shift
+        if self.device_shifts is not None:
+            self.device_shifts[slot] = shift

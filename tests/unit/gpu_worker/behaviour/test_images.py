@@ -1,0 +1,225 @@
+"""Models that see compute what transformers computes: in chunks, beside other rows, forked and resumed."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from gpu_worker.errors import ModelError
+from gpu_worker.kernels.cpu import build
+from gpu_worker.kernels.reference.kernels import ReferenceKernels
+from gpu_worker.models.decoder import Decoder
+from gpu_worker.models.registry import Beside, load_model
+from proto.images_pb2 import PromptImage
+from proto.sampling import greedy
+from proto.sampling_pb2 import TokenRules
+from tests.support.logits import watch_logits
+from tests.support.ranks import Together, same
+from tests.support.seeing import PLACEHOLDER, SEEING, Seeing, logits_with, picture, seeing, with_images
+from tests.unit.gpu_worker.conftest import (
+    BACK_ENDS,
+    CPU,
+    Driver,
+    Running,
+    back_end,
+    llama,
+    make_runner,
+    new_slot,
+    plan,
+    unpack,
+)
+
+SIZES = {"num_blocks": 256, "max_model_len": 160, "max_step_tokens": 128}
+TEXT = [5, 17, 3, 80, 41]
+BLIND = greedy(rules=TokenRules(biased_tokens=[PLACEHOLDER], biases=[-100]))
+"""Never writes a placeholder, which transformers would take for one more image."""
+FILES = (picture(24, 15), picture(9, 31, seed=1))
+BEST = build.supported()[0]
+
+
+@pytest.fixture(scope="module", params=SEEING)
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Seeing:
+    return seeing(request.param, tmp_path_factory.mktemp("seeing"))
+
+
+@pytest.fixture(scope="module", params=["Qwen3VL", "Qwen3_5", "Mistral3"])
+def one(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Seeing:
+    """Of each way to read images one: with further layers, with states, with ends of rows."""
+    return seeing(request.param, tmp_path_factory.mktemp("seeing"))
+
+
+def prompts_of(made: Seeing) -> list[tuple[list[int], list[PromptImage], list[bytes]]]:
+    parts = ([*TEXT, FILES[0], *TEXT, FILES[1], 7], [FILES[1], 8, 9], TEXT * 3)
+    files = (FILES, FILES[1:], ())
+    return [(*with_images(made.vision, part), list(own)) for part, own in zip(parts, files, strict=True)]
+
+
+def logits_of(seen: Any, sequence: Running) -> torch.Tensor:
+    return torch.stack([seen[sequence.slot, position] for position in range(sequence.computed)])
+
+
+def check_mixed(made: Seeing, runner: Any) -> None:
+    """Two images, one and none in one batch."""
+    seen, driver, prompts = watch_logits(runner), Driver(runner), prompts_of(made)
+    sequences = [
+        driver.admit(slot, tokens, images=images, sampling=BLIND)
+        for slot, (tokens, images, _) in enumerate(prompts)
+    ]
+    driver.mixed_steps(sequences, 120)
+    for sequence, (tokens, _, files) in zip(sequences, prompts, strict=True):
+        found = logits_of(seen, sequence)
+        expected = logits_with(made, sequence.tokens[: sequence.computed], files)
+        torch.testing.assert_close(found, expected, atol=2e-3, rtol=2e-3)
+        if len(files) == 1:
+            other = logits_with(made, tokens, [picture(9, 31, seed=2)])
+            apart = (found[: len(tokens)] - other)[-2:].norm()
+            assert apart > 0.05 * other[-2:].norm(), "what is seen changes little"
+
+
+@pytest.mark.parametrize("name", ["torch", BEST])
+def test_every_family(made: Seeing, name: str) -> None:
+    check_mixed(made, make_runner(made.directory, back_end(name), **SIZES))
+
+
+@pytest.mark.parametrize("name", [name for name in BACK_ENDS if name not in ("torch", BEST)])
+def test_every_back_end(one: Seeing, name: str) -> None:
+    check_mixed(one, make_runner(one.directory, back_end(name), **SIZES))
+
+
+def test_ranks(one: Seeing) -> None:
+    """Each rank sees whole images."""
+    ranks = Together(2, lambda ranks: make_runner(one.directory, ReferenceKernels(), ranks=ranks, **SIZES))
+    seen, driver = [watch_logits(runner) for runner in ranks.runners], Driver(ranks)
+    tokens, images, files = prompts_of(one)[0]
+    sequence = driver.admit(0, tokens, images=images, sampling=BLIND)
+    driver.generate(sequence, 6, chunk=9)
+    logits = [logits_of(each, sequence) for each in seen]
+    assert same(logits)
+    expected = logits_with(one, sequence.tokens[: sequence.computed], files)
+    torch.testing.assert_close(logits[0], expected, atol=2e-3, rtol=2e-3)
+
+
+def test_drafts_that_hold_and_that_do_not(one: Seeing) -> None:
+    tokens, images, _ = prompts_of(one)[0]
+    plain = Driver(make_runner(one.directory, back_end(BEST), **SIZES))
+    truth = plain.generate(plain.admit(0, tokens, images=images, sampling=BLIND), 12)
+    driver = Driver(make_runner(one.directory, back_end(BEST), **SIZES))
+    sequence = driver.admit(0, tokens, images=images, sampling=BLIND)
+    driver.step((sequence, len(tokens)))
+    while (known := len(sequence.tokens) - len(tokens)) < len(truth):
+        drafts = [*truth[known : known + 2], 7]
+        driver.step((sequence, len(sequence.tokens) - sequence.computed), drafts={0: drafts})
+    assert sequence.tokens[len(tokens) :][: len(truth)] == truth
+
+
+def test_a_resumed_sequence_sees_again_and_a_cached_image_is_not_looked_at(one: Seeing) -> None:
+    runner = make_runner(one.directory, back_end(BEST), **SIZES)
+    tokens, images, _ = prompts_of(one)[0]
+    driver = Driver(runner)
+    sequence = driver.admit(0, tokens, images=images, sampling=BLIND)
+    begun = driver.generate(sequence, 5)
+    blocks = list(sequence.blocks)
+    rest = driver.generate(sequence, 4)
+    # Preempted, or on another worker: with all that is known.
+    again = driver.admit(1, tokens + begun, images=images, sampling=BLIND, prompt_length=len(tokens))
+    assert driver.generate(again, 4, chunk=11) == rest
+    # All of its full blocks were in the cache.
+    size = runner.limits.block_size
+    start = (len(tokens) + len(begun) - 1) // size * size
+    if runner.limits.recurrent:
+        return  # the state after these blocks has gone on
+    cached = new_slot(
+        *(2, tokens + begun, blocks[: start // size]),
+        images=[PromptImage(**_without_file(image)) for image in images],
+        sampling=BLIND,
+        prompt_length=len(tokens),
+    )
+    count = len(tokens) + len(begun) - start
+    more = ([2], [driver.free.pop()])
+    result = runner.execute(
+        plan(driver.steps + 1, [(2, start, count, 1)], new_slots=[cached], table_appends=more)
+    )
+    assert not result.errors
+    assert unpack(result.tokens) == rest[:1]
+
+
+def _without_file(image: PromptImage) -> dict[str, Any]:
+    return {name: getattr(image, name) for name in ("position", "tokens", "rows", "columns")}
+
+
+def test_a_fork_sees_what_its_parent_sees(one: Seeing) -> None:
+    """Also from within an image, most of which it computes itself."""
+    runner = make_runner(one.directory, back_end(BEST), block_size=2, **SIZES)
+    tokens, images, files = prompts_of(one)[1]
+    seen, driver = watch_logits(runner), Driver(runner)
+    parent = driver.admit(0, tokens, images=images, sampling=BLIND)
+    driver.step((parent, 4))
+    child = driver.admit(
+        *(1, tokens[4:]),
+        forked_from=0,
+        forked_tokens=4,
+        prompt_length=len(tokens),
+        sampling=BLIND,
+    )
+    child.tokens, child.computed, child.blocks = list(tokens), 4, parent.blocks[:2]
+    driver.generate(parent, 4)
+    driver.step((child, len(tokens) - 4))
+    driver.generate(child, 3)
+    assert child.tokens == parent.tokens
+    expected = logits_with(one, child.tokens[: child.computed], files)
+    found = torch.stack([seen[1, position] for position in range(4, child.computed)])
+    torch.testing.assert_close(found, expected[4:], atol=2e-3, rtol=2e-3)
+
+
+FAULTS = {
+    "beyond the tokens": ({"position": 200}, "an image of"),
+    "no rows": ({"rows": 0}, "an image of"),
+    "too many rows": ({"rows": 2**31}, "an image of"),
+    "another run": ({"tokens": 5, "rows": 1, "columns": 3}, "for an image of 1 rows and 3 columns"),
+    "no file": ({"data": b""}, "an image is not there"),
+    "no image": ({"data": b"no image"}, "an image is in none of the formats"),
+    "half an image": ({"data": FILES[0][: len(FILES[0]) // 2]}, "damaged"),
+}
+
+
+@pytest.mark.parametrize(("changes", "message"), FAULTS.values(), ids=FAULTS)
+def test_a_wrong_image_is_one_sequences_fault(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    made = seeing("Qwen3VL", tmp_path)
+    runner = make_runner(made.directory, ReferenceKernels(), **SIZES)
+    tokens, (image, *_), _ = prompts_of(made)[0]
+    given = PromptImage(position=image.position, tokens=image.tokens, rows=image.rows, columns=image.columns)
+    given.data = image.data
+    for name, value in changes.items():
+        setattr(given, name, value)
+    new = [new_slot(0, tokens, range(40), images=[given]), new_slot(1, TEXT, range(40, 44))]
+    result = runner.execute(plan(1, [(0, 0, len(tokens), 1), (1, 0, 5, 1)], new_slots=new))
+    (error,) = result.errors
+    assert error.row == 0
+    assert message in error.message
+    alone = Driver(make_runner(made.directory, ReferenceKernels(), **SIZES))
+    assert unpack(result.tokens)[1:] == alone.generate(alone.admit(1, TEXT), 1)
+
+
+def test_a_worker_without_the_tower_refuses_images(tmp_path: Path) -> None:
+    made = seeing("Qwen3VL", tmp_path)
+    model = load_model(made.directory, CPU, ReferenceKernels())
+    assert isinstance(model, Decoder)
+    assert model.tower is None
+    llama().save_pretrained(tmp_path / "blind")
+    runner = make_runner(tmp_path / "blind", ReferenceKernels(), **SIZES)
+    tokens, images, _ = prompts_of(made)[0]
+    result = runner.execute(
+        plan(1, [(0, 0, 9, 0)], new_slots=[new_slot(0, tokens, range(40), images=images)])
+    )
+    assert result.errors[0].message == "this worker sees no images"
+
+
+def test_a_tower_that_is_not_whole_is_refused(tmp_path: Path) -> None:
+    seeing("Qwen3VL", tmp_path)
+    tensors = load_file(path := tmp_path / "model.safetensors")
+    tensors.pop("model.visual.blocks.1.attn.qkv.weight")
+    save_file(tensors, path, {"format": "pt"})
+    with pytest.raises(ModelError, match=r"vision tower .* tensor .*blocks.1.attn.qkv.weight is missing"):
+        load_model(tmp_path, CPU, ReferenceKernels(), beside=Beside(tower=True))
