@@ -1,6 +1,5 @@
 """The tensors of safetensors or GGUF files: memory-mapped, one at a time, never a pickle."""
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -19,8 +18,6 @@ from gpu_worker.models.gguf_tensors import GgufTensors
 from gpu_worker.models.stacked import single_experts
 from gpu_worker.models.wrapped import language_tensors
 from ops.runtime.model_files import FileError, read_json
-
-log = logging.getLogger(__name__)
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
@@ -44,6 +41,8 @@ class Checkpoint:
         are quantized; None: they are not. `maps`: addresses of the files."""
         self._files, self._form, self._maps = files, form, maps
         self._read: set[str] = set()
+        self.left = 0
+        """Number of tensors of the directory that are of other parts of the model."""
         self.parameters = 0
         """Total number of elements of the tensors and weights that `take` and `take_stored` have returned."""
         self.stored_bytes = 0
@@ -274,7 +273,9 @@ def open_checkpoint(
             files |= dict.fromkeys(expected or names, file)
             maps += _map(file)
         found = {_usual(name, aliases): (files[own], own) for name, own in part(files).items()}
-        yield Checkpoint(single_experts(found, plain=stacked), form, maps)
+        checkpoint = Checkpoint(single_experts(found, plain=stacked), form, maps)
+        checkpoint.left = len(files) - len(found)
+        yield checkpoint
 
 
 def is_gguf(directory: Path) -> bool:

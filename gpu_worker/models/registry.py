@@ -133,6 +133,10 @@ def load_model(
             raise ModelError(f"{error} (it is unlike other models of its family in {unlike})") from error
     if beside.tower and isinstance(model, Decoder):
         model.tower = load_tower(directory, form, device, model.dtype)
+    if isinstance(model, Decoder) and model.tower is not None:
+        log.info("%s: a vision tower of %.1f MiB", directory, model.tower.nbytes / 2**20)
+    elif checkpoint.left:
+        log.info("%s: text alone is served, %d other tensors are left", directory, checkpoint.left)
     if form is not None and not encoder:
         log.info("%s: %s", directory, checkpoint.kept_share(model.dtype))
     log.info(
