@@ -15,6 +15,8 @@ from gpu_worker.step.batch import Batch
 from gpu_worker.step.draft_model import DraftModel
 from gpu_worker.step.forward import Forward
 from gpu_worker.step.runner import Runner
+from tests.support.logits import watch_logits
+from tests.support.seeing import logits_with, picture, seeing, with_images
 
 
 def test_layouts() -> None:
@@ -128,6 +130,26 @@ def test_a_replayed_draft_model_guesses_the_same(make, tiny) -> None:
         driver.step((sequence, missing), drafts={0: [-1, -1, -1]})
     assert sequence.tokens[len(prompt) :] == make.expected(tiny.model, prompt, 16)
     assert [len(found) for found in computed] == [4, 16]
+
+
+def test_replayed_answers_about_images(make, tmp_path) -> None:
+    """Behind images positions are shifted, for each slot by its own; beside them is one without."""
+    made = seeing("Qwen3VL", tmp_path)
+    runner = make.runner(made.directory, block_size=16, max_slots=3, max_model_len=80)
+    computed = replayed(runner.forward, runner.batch)
+    seen, driver, files = watch_logits(runner), make.Driver(runner), (picture(12, 9), picture(4, 15))
+    parts = [[5, 17, files[0], 3], [41, files[1], 9, files[0]], [2, 73]]
+    prompts = [with_images(made.vision, part) for part in parts]
+    sequences = [driver.admit(slot, tokens, images=images) for slot, (tokens, images) in enumerate(prompts)]
+    driver.step(*((sequence, len(sequence.tokens)) for sequence in sequences))
+    assert not computed, "what is seen is not replayed"
+    driver.step(*((sequence, 1) for sequence in sequences))
+    driver.step((sequences[0], 1), (sequences[1], 1))
+    assert len(computed) == 2
+    for sequence, own in zip(sequences, (files[:1], files[::-1], ()), strict=True):
+        tokens = sequence.tokens[: sequence.computed]
+        found = torch.stack([seen[sequence.slot, position] for position in range(len(tokens))])
+        torch.testing.assert_close(found, logits_with(made, tokens, list(own)), atol=2e-3, rtol=2e-3)
 
 
 def test_nothing_is_collected_while_a_graph_is_recorded(monkeypatch) -> None:
