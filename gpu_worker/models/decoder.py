@@ -94,7 +94,7 @@ class Decoder:
         """`seen`: what some of the tokens see in images."""
         hidden = self.embed(tokens, step.positions)
         if seen is not None:
-            hidden[seen.tokens] = seen.sight.vectors.to(hidden.dtype)
+            seen.put(hidden)
         deeper = iter(() if seen is None else seen.sight.deeper)
         for add_layer in self.layers(step, caches):
             add_layer(hidden)

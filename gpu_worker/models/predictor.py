@@ -30,6 +30,7 @@ from gpu_worker.models.head import base_of, rough_head
 from gpu_worker.models.layers import Layer
 from gpu_worker.models.norms import read_norm
 from gpu_worker.models.rope import RopeConfig, rotary_tables
+from gpu_worker.models.sight import Seen
 from gpu_worker.models.weights import Weights
 
 NO_PREDICTOR = "QUIRE_SPECULATION=mtp: no layer for multi-token prediction"
@@ -98,12 +99,17 @@ class Predictor:
             model.rotary[self._rope] = rotary_tables(self._rope, config.head_dim, positions, weights.device)
 
     def __call__(
-        self, tokens: Tensor, before: Tensor, step: StepAttention, caches: Sequence[Cache]
+        self,
+        tokens: Tensor,
+        before: Tensor,
+        step: StepAttention,
+        caches: Sequence[Cache],
+        seen: Seen | None = None,
     ) -> Tensor:
         """Hidden states [tokens, hidden_size], normalized, for token ids int32 [tokens] and the hidden states
         of the token before each, normalized, [tokens, hidden_size].
 
-        Keys and values go into the first of `caches`.
+        Keys and values go into the first of `caches`. `seen`: what some of the tokens see in images.
         """
         pages = caches[0]
         assert isinstance(pages, LayerCache)
@@ -111,7 +117,10 @@ class Predictor:
             index = caches[1]
             assert isinstance(index, LayerCache)
             pages = replace(pages, index=index)
-        embedded = self._embedding_norm(self._model.embed(tokens, step.positions))
+        embedded = self._model.embed(tokens, step.positions)
+        if seen is not None:
+            seen.put(embedded)
+        embedded = self._embedding_norm(embedded)
         hidden = self._joint(torch.cat((embedded, self._hidden_norm(before)), dim=-1))
         self._layer.add_to(hidden, self._model.rotary[self._rope], step, pages)
         return self._norm(hidden)

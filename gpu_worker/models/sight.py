@@ -24,3 +24,7 @@ class Seen:
     """int64 [n]: which tokens of the step see something."""
     sight: Sight
     """What they see."""
+
+    def put(self, embedded: Tensor) -> None:
+        """Put it in place of these tokens' embeddings, among those of the step [tokens, hidden_size]."""
+        embedded[self.tokens] = self.sight.vectors.to(embedded.dtype)

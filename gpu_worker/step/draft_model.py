@@ -30,6 +30,7 @@ from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.rows import Rows
 from gpu_worker.models.ranks import ALONE, Ranks
 from gpu_worker.models.registry import CausalLM, load_model
+from gpu_worker.models.sight import Seen
 from gpu_worker.sampling.positions import SamplePositions
 from gpu_worker.step.batch import Batch
 from gpu_worker.step.forward import Forward
@@ -65,7 +66,7 @@ class DraftModel:
             guessed = self._kernels.sample(logits, slots, device_slots, starts, batch.sampling.state)
             batch.write_tokens(device_slots, starts, guessed.tokens)
 
-    def follow(self, batch: Batch, rows: Rows, hidden: Tensor) -> None:
+    def follow(self, batch: Batch, rows: Rows, hidden: Tensor, seen: Seen | None = None) -> None:
         """See `Drafter.follow`. A draft model has computed the rows by itself."""
 
     def verified(self, batch: Batch, rows: Rows, samples: SamplePositions, kept: Int32s) -> None:

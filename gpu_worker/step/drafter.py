@@ -9,6 +9,7 @@ from torch import Tensor
 from gpu_worker.arrays import Int32s
 from gpu_worker.kernels.attention import Cache
 from gpu_worker.kernels.rows import Rows
+from gpu_worker.models.sight import Seen
 from gpu_worker.sampling.positions import SamplePositions
 from gpu_worker.step.batch import Batch
 from gpu_worker.step.forward import Forward
@@ -28,9 +29,9 @@ class Drafter(Protocol):
         `guesses` [rows]: drafts that are wanted for each row. They are the row's last tokens.
         """
 
-    def follow(self, batch: Batch, rows: Rows, hidden: Tensor) -> None:
+    def follow(self, batch: Batch, rows: Rows, hidden: Tensor, seen: Seen | None = None) -> None:
         """Take in what the model has computed of the rows: hidden states [tokens, hidden_size], before the
-        last norm."""
+        last norm; and what they see in images."""
 
     def verified(self, batch: Batch, rows: Rows, samples: SamplePositions, kept: Int32s) -> None:
         """Take in which drafts hold. `kept`: see `SamplePositions.kept`."""

@@ -29,6 +29,7 @@ from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.recurrence import StateCache
 from gpu_worker.kernels.rows import Rows
 from gpu_worker.models.predictor import Predictor
+from gpu_worker.models.sight import Seen
 from gpu_worker.sampling.positions import SamplePositions
 from gpu_worker.step.batch import Batch
 from gpu_worker.step.forward import Forward
@@ -72,7 +73,7 @@ class PredictedTokens:
             before = hidden if len(going) == len(left) else hidden[batch.send(going)]
             index, slots, left, positions = index[going], slots[going], left[going], positions[going]
 
-    def follow(self, batch: Batch, rows: Rows, hidden: Tensor) -> None:
+    def follow(self, batch: Batch, rows: Rows, hidden: Tensor, seen: Seen | None = None) -> None:
         """See `Drafter.follow`."""
         self._newest = normed = self.predictor.normed(hidden)
         step, tokens, _ = batch.metadata(rows)
@@ -82,7 +83,7 @@ class PredictedTokens:
             begun = batch.send(rows.starts)[:, None] > 0
             before, of_rows = torch.cat((normed[:1], normed[:-1])), before
             before[firsts] = torch.where(begun, of_rows, normed[firsts])
-        self.predictor(tokens, before, self._kernels.begin(step), self.caches)
+        self.predictor(tokens, before, self._kernels.begin(step), self.caches, seen)
 
     def verified(self, batch: Batch, rows: Rows, samples: SamplePositions, kept: Int32s) -> None:
         """See `Drafter.verified`. Blocks get the states of their newest tokens that hold."""

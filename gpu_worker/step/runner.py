@@ -228,9 +228,10 @@ class Runner:
             self.drafter.propose(batch, rows, plan.row_guesses[rows.index])
         to_consume = batch.grammars.to_consume(samples, batch.tables.tokens)
         for_rules = batch.rules.read(samples, batch.tables.tokens)
-        hidden, device_slots = self.forward(batch, rows, self._look(rows, errors))
+        seen = self._look(rows, errors)
+        hidden, device_slots = self.forward(batch, rows, seen)
         if self.drafter is not None:
-            self.drafter.follow(batch, rows, hidden)
+            self.drafter.follow(batch, rows, hidden, seen)
         embedded, prompts = batch.pooling.add(rows, batch.known, hidden, self.model), None
         if plan.prompt_rows is not None:
             prompts = prompt_logprobs(plan.prompt_rows, rows, batch, hidden, self.model)

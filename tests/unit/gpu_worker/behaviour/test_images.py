@@ -1,21 +1,28 @@
 """Models that see compute what transformers computes: in chunks, beside other rows, forked and resumed."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 
 from gpu_worker.errors import ModelError
 from gpu_worker.kernels.cpu import build
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
+from gpu_worker.memory.cache import make_caches
 from gpu_worker.models.decoder import Decoder
 from gpu_worker.models.registry import Beside, load_model
+from gpu_worker.step.images import slot_images
+from gpu_worker.step.predicted import PredictedTokens
+from gpu_worker.step.runner import Runner
 from proto.images_pb2 import PromptImage
 from proto.sampling import greedy
 from proto.sampling_pb2 import TokenRules
 from tests.support.logits import watch_logits
+from tests.support.predictors import add_predictor
 from tests.support.ranks import Together, same
 from tests.support.seeing import PLACEHOLDER, SEEING, Seeing, logits_with, picture, seeing, with_images
 from tests.unit.gpu_worker.conftest import (
@@ -25,6 +32,7 @@ from tests.unit.gpu_worker.conftest import (
     Running,
     back_end,
     llama,
+    make_limits,
     make_runner,
     new_slot,
     plan,
@@ -37,6 +45,7 @@ BLIND = greedy(rules=TokenRules(biased_tokens=[PLACEHOLDER], biases=[-100]))
 """Never writes a placeholder, which transformers would take for one more image."""
 FILES = (picture(24, 15), picture(9, 31, seed=1))
 BEST = build.supported()[0]
+FLOAT = torch.float32
 
 
 @pytest.fixture(scope="module", params=SEEING)
@@ -223,3 +232,37 @@ def test_a_tower_that_is_not_whole_is_refused(tmp_path: Path) -> None:
     save_file(tensors, path, {"format": "pt"})
     with pytest.raises(ModelError, match=r"vision tower .* tensor .*blocks.1.attn.qkv.weight is missing"):
         load_model(tmp_path, CPU, ReferenceKernels(), beside=Beside(tower=True))
+
+
+def test_the_models_own_layer_drafts_behind_images(tmp_path: Path) -> None:
+    """It is given what the model sees, and its guesses change no token."""
+    made = seeing("Qwen3_5", tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    text = transformers.Qwen3_5ForCausalLM(transformers.Qwen3_5TextConfig(**config["text_config"]))
+    add_predictor(tmp_path, text)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    kernels = back_end(BEST)
+    model = load_model(tmp_path, CPU, kernels, beside=Beside(predictor=tmp_path, tower=True))
+    assert isinstance(model, Decoder)
+    assert model.predictor is not None
+    limits = make_limits(recurrent=True, images=True, **SIZES)
+    caches, own = (
+        make_caches(each.config, limits.num_blocks, limits.block_size, kernels.kv_format("auto", FLOAT), CPU)
+        for each in (model, model.predictor)
+    )
+    drafter = PredictedTokens(model.predictor, own, kernels)
+    images = slot_images(model, limits, CPU)
+    driver = Driver(Runner(model, caches, kernels, limits, drafter, images=images))
+    given = list[torch.Tensor]()
+    embedding_norm = model.predictor._embedding_norm
+    model.predictor._embedding_norm = lambda embedded: given.append(embedded) or embedding_norm(embedded)
+    tokens, about, _ = prompts_of(made)[0]
+    sequence = driver.admit(0, tokens, images=about, sampling=BLIND)
+    driver.step((sequence, len(tokens)))
+    places = [place for place, token in enumerate(tokens) if token == PLACEHOLDER]
+    assert len(given[0][places].unique(dim=0)) == len(places), "placeholders have one embedding"
+    while len(sequence.tokens) < len(tokens) + 12:
+        driver.step((sequence, len(sequence.tokens) - sequence.computed), drafts={0: [-1, -1]})
+    plain = Driver(make_runner(tmp_path, kernels, **SIZES))
+    truth = plain.generate(plain.admit(0, tokens, images=about, sampling=BLIND), 12)
+    assert sequence.tokens[len(tokens) :][:12] == truth
