@@ -20,7 +20,7 @@ from typing import Any
 import tokenizers
 
 from ops.runtime.image_files import measured
-from ops.runtime.image_store import ImageStore
+from ops.runtime.image_store import MAX_IMAGES, ImageStore
 from ops.runtime.model_files import FileError
 from ops.runtime.vision import Grid, ImageError, Vision, read_vision
 from proto.images_pb2 import ImageFile, PromptImage
@@ -28,8 +28,6 @@ from proto.tokenizer_pb2 import ChatMessage, ContentImage, Conversation
 from tokenizer_svc.errors import InvalidRequestError, ModelDirectoryError
 from tokenizer_svc.turns import Turns
 
-MAX_IMAGES = 64
-"""Images of a conversation."""
 KNOWN_SIZES = 10_000
 """Images whose sizes are remembered, so that the next turn of a conversation decodes no image again."""
 

@@ -12,6 +12,8 @@ from hashlib import sha256
 from proto.images_pb2 import ImageFile
 from proto.rpc.redis_bus import Line
 
+MAX_IMAGES = 64
+"""Images of a request."""
 MAX_IMAGE_BYTES = 16 * 2**20
 """Bytes of one image's file."""
 
