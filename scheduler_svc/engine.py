@@ -179,9 +179,13 @@ class Engine:
             since = {group: since.get(group, now) for group in self.fleet.stranded()}
             for group, began in since.items():
                 if now - began >= STRANDED_SECONDS and group in self._calls:
-                    adapter = group.request.adapter
-                    known = any(each.limits.has(adapter) for each in self.fleet.schedulers)
-                    self._calls[group].end(NoSuchWorker("" if known else adapter))
+                    self._calls[group].end(self._lack_of(group))
+
+    def _lack_of(self, group: SequenceGroup) -> NoSuchWorker:
+        """Why no worker takes a request."""
+        limits, adapter = [each.limits for each in self.fleet.schedulers], group.request.adapter
+        blind = bool(group.request.images) and not any(each.images for each in limits)
+        return NoSuchWorker("" if any(each.has(adapter) for each in limits) else adapter, blind)
 
     @property
     def stalled(self) -> int:

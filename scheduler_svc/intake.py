@@ -4,8 +4,10 @@ Lengths and token ids depend on the workers and are checked in the core.
 """
 
 from array import array
+from hashlib import sha256
 from math import inf
 
+from ops.runtime.image_store import MAX_IMAGES
 from proto import arrays
 from proto.sampling import MAX_SEQUENCES, greedy, problem_in
 from proto.sampling_pb2 import BeamSearch as BeamSearchMessage
@@ -14,6 +16,7 @@ from proto.scheduler_pb2 import EmbedTokensRequest, SequenceSoFar, Start
 from scheduler_svc.core.alternatives import FEW
 from scheduler_svc.core.beam_search import BeamSearch, EarlyStopping
 from scheduler_svc.core.errors import RequestRefused
+from scheduler_svc.core.images import Image
 from scheduler_svc.core.request import Pooling, Request, SoFar
 
 NOTHING_DRAWN = greedy()
@@ -65,6 +68,7 @@ def request_from(start: Start, traceparent: str, deadline: float = inf) -> Reque
         scored_tokens=start.scored_tokens,
         predicted=_tokens_in(start.predicted_tokens, "predicted_tokens") if start.predicted_tokens else None,
         fingerprint=start.fingerprint,
+        images=_images_from(start, len(prompt)) if start.images else (),
         resumed=_resumed_from(start),
     )
 
@@ -93,6 +97,22 @@ def embedding_from(asked: EmbedTokensRequest, traceparent: str, deadline: float 
         second_segment=asked.second_segment,
         dimensions=asked.dimensions,
     )
+
+
+def _images_from(start: Start, prompt: int) -> tuple[Image, ...]:
+    """`prompt`: tokens that it has."""
+    _require(not start.rolling_context, "rolling_context", "a prompt with images cannot be forgotten in part")
+    _require(len(start.images) <= MAX_IMAGES, "images", f"more than {MAX_IMAGES}")
+    images, end = [], 0
+    for one in start.images:
+        image = Image(one.position, one.tokens, one.rows, one.columns, one.file.digest, one.file.name)
+        _require(image.position >= end, "images", "are not in order, or overlap")
+        end = image.end
+        _require(image.position < end <= prompt, "images", "one has no token, or goes beyond the prompt")
+        _require(0 < image.rows * image.columns <= image.tokens, "images", "rows, columns and tokens differ")
+        _require(len(image.digest) == sha256().digest_size, "images", "digest is not a SHA-256")
+        images.append(image)
+    return tuple(images)
 
 
 def _beyond_few(alternatives: int) -> int:

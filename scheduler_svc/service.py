@@ -122,8 +122,10 @@ def _facts(group: SequenceGroup) -> dict[str, str | int]:
     request = group.request
     computed = sum(sequence.output_tokens for sequence in group.sequences)
     adapter = {"quire.adapter": request.adapter} if request.adapter else {}
+    images = {"quire.images": len(request.images)} if request.images else {}
     return {
         **adapter,
+        **images,
         "quire.request_id": request.request_id,
         "quire.tenant": request.tenant,
         "quire.n": request.n,

@@ -8,6 +8,7 @@ from itertools import accumulate, islice
 
 from proto import arrays
 from proto import worker_pb2 as worker
+from proto.images_pb2 import ImageFile, PromptImage
 from proto.sampling_pb2 import FinishReason, Grammar, Pooling, SamplingParams
 from proto.scheduler_pb2 import GenerateResponse, PromptScores, TokenLogprobs
 from proto.worker_pb2 import NewGrammar, NewSlot, StepPlan, StepResult, WorkerReady
@@ -15,6 +16,7 @@ from scheduler_svc.core import plan as core
 from scheduler_svc.core.beam_search import Candidate
 from scheduler_svc.core.draft_state import Forced
 from scheduler_svc.core.errors import WorkerFault
+from scheduler_svc.core.images import Image
 from scheduler_svc.core.limits import WorkerLimits
 from scheduler_svc.core.rolling import prompt_in
 
@@ -43,6 +45,7 @@ def limits_from(ready: WorkerReady) -> WorkerLimits:
             bidirectional=ready.bidirectional,
             recurrent=ready.recurrent,
             adapters={each.name: each.fingerprint for each in ready.adapters},
+            images=ready.images,
         )
     except ValueError as error:
         raise WorkerFault(f"a worker with nothing to offer: {error}") from error
@@ -92,6 +95,17 @@ def _new_slot_to(new: core.NewSlot) -> NewSlot:
         grammar=new.grammar,
         second_segment=request.second_segment,
         adapter=request.adapter,
+        images=map(_image_to, new.images),
+    )
+
+
+def _image_to(image: Image) -> PromptImage:
+    return PromptImage(
+        file=ImageFile(name=image.name, digest=image.digest),
+        position=image.position,
+        tokens=image.tokens,
+        rows=image.rows,
+        columns=image.columns,
     )
 
 

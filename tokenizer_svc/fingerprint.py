@@ -17,12 +17,17 @@ FILES = (
     "additional_chat_templates/default.jinja",
 )
 """Files of a model directory that decide how text becomes tokens and back, and the sampling defaults."""
+IMAGE_FILES = ("processor_config.json", "preprocessor_config.json")
+"""Files that decide how many tokens stand for an image."""
 
 
-def fingerprint_of(directory: Path) -> str:
-    """Of the tokenizer in a Hugging Face directory: 16 hexadecimal digits. Raises `OSError`."""
+def fingerprint_of(directory: Path, images: bool = False) -> str:
+    """Of the tokenizer in a Hugging Face directory: 16 hexadecimal digits. Raises `OSError`.
+
+    `images`: the model takes images.
+    """
     found = hashlib.blake2b(digest_size=8)
-    for name in FILES:
+    for name in (*FILES, *IMAGE_FILES) if images else FILES:
         path = directory / name
         if path.is_file():
             content = path.read_bytes()

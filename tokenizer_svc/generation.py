@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from proto import arrays
+from proto.images_pb2 import PromptImage
 from proto.sampling_pb2 import StopConditions
 from proto.scheduler_pb2 import GenerateResponse, SequenceSoFar, Start, TokenLogprobs
 from proto.tokenizer_pb2 import TextChunk, TextRequest, TokenText
@@ -27,14 +28,16 @@ class Generation:
         fingerprint: str = "",
         formats: Formats | None = None,
         predicted: Sequence[int] = (),
+        images: Sequence[PromptImage] = (),
     ) -> None:
         """`fingerprint`: the tokenizer's own, see `fingerprint.py`. `formats`: the model's, if it has any.
-        `predicted`: see `Start.predicted_tokens`."""
+        `predicted`: see `Start.predicted_tokens`. `images`: of the prompt."""
         self._request = request
         self._fingerprint = fingerprint
         self._worker = worker_part(request.fingerprint)
         """Fingerprint of the worker that has begun the answer; empty if none has."""
         self._prompt = prompt
+        self._images = images
         self._every_token = model.every_token
         self._visible = model.plain_tokens if request.skip_special_tokens else model.every_token
         self._format = None
@@ -96,6 +99,7 @@ class Generation:
             beams=request.beams if request.HasField("beams") else None,
             rolling_context=request.rolling_context,
             predicted_tokens=self._predicted,
+            images=self._images,
             resumed=so_far,
             scored_tokens=scored,
             fingerprint=self._worker if so_far or scored > 1 else "",

@@ -3,11 +3,14 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from proto.images_pb2 import PromptImage
 from proto.tokenizer_pb2 import ChatMessage, Conversation, EmbedRequest, TextRequest
 from tokenizer_svc.context import ContextLength, unknown
 from tokenizer_svc.errors import InvalidRequestError, TooLongError
+from tokenizer_svc.images import ImageSizes, check_images, images_in, in_parts, with_images
 from tokenizer_svc.template import USUAL, Rendering
 from tokenizer_svc.tokenizer import TextModel
 
@@ -37,6 +40,47 @@ SHORT = 8_000
 """Characters that are encoded at once (about 2 ms). A longer text is encoded in a thread: streams go on."""
 
 
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """The prompt of a request."""
+
+    tokens: list[int]
+    images: Sequence[PromptImage] = ()
+
+
+async def prompt_of(
+    model: TextModel,
+    request: TextRequest,
+    context: ContextLength = unknown,
+    render: Render | None = None,
+    sizes: ImageSizes | None = None,
+) -> Prompt:
+    """The request's prompt, with its images. `context`, `render`: as for `prompt_tokens`.
+
+    `sizes`: of images; None: such requests are refused. Raises `InvalidRequestError`, and with images
+    `ImageGone` and `BusAway`.
+    """
+    images = images_in(request.chat)
+    if images:
+        _check_use(request)
+    tokens = await prompt_tokens(model, request, context, render)
+    if not images:
+        return Prompt(tokens)
+    if model.images is None or sizes is None:
+        raise InvalidRequestError("messages", "this tokenizer takes no images")
+    prompt = Prompt(*await with_images(tokens, images, model.images, sizes, request.tenant))
+    _check_count("messages", len(prompt.tokens))
+    return prompt
+
+
+def _check_use(request: TextRequest) -> None:
+    """Raise `InvalidRequestError` for what goes with a prompt of text alone."""
+    if request.truncate_prompt_tokens:
+        raise InvalidRequestError(TRUNCATE, "a prompt with images cannot be cut")
+    if request.rolling_context:
+        raise InvalidRequestError("rolling_context", "a prompt with images cannot be forgotten in part")
+
+
 async def prompt_tokens(
     model: TextModel,
     request: TextRequest,
@@ -45,8 +89,8 @@ async def prompt_tokens(
 ) -> list[int]:
     """The tokens of the request's prompt, at least one. Raises `InvalidRequestError`.
 
-    A long text is refused before it is encoded if it cannot fit into the `context`. `render`: renders
-    conversations; None if the model has no chat template.
+    Each image is one token, a placeholder. A long text is refused before it is encoded if it cannot fit into
+    the `context`. `render`: renders conversations; None if the model has no chat template.
     """
     last = request.truncate_prompt_tokens
     if last:  # a text of any length fits
@@ -106,6 +150,8 @@ async def input_tokens(
             tokens = await _encode_text(model, request.text, context, special=True)
         case "pair":
             tokens, second = await _encode_pair(model, request, context, render)
+        case "chat" if images_in(request.chat):
+            raise InvalidRequestError("messages", "texts are embedded and classified, and no images")
         case "chat":
             tokens, param = await _encode_chat(model, request, context, render, special=False), "messages"
         case _:
@@ -195,6 +241,7 @@ async def _encode_chat(
     special: bool,
 ) -> list[int]:
     chat = request.chat
+    check_images(chat, model.images)
     if render is None:
         raise InvalidRequestError("messages", "this model has no chat template: use plain completions")
     if not 0 < len(chat.messages) <= MAX_MESSAGES:
@@ -229,7 +276,9 @@ def _length(message: ChatMessage) -> int:
 def _message(message: ChatMessage) -> dict[str, Any]:
     """A message as chat templates take it: without the fields that it does not have."""
     fields: dict[str, Any] = {"role": message.role, "content": message.content}
-    if message.no_content:
+    if message.images:
+        fields["content"] = in_parts(message)
+    elif message.no_content:
         fields["content"] = None
     if message.name:
         fields["name"] = message.name

@@ -12,9 +12,10 @@ from opentelemetry.trace import Span
 
 from ops.runtime.drain import drain
 from ops.runtime.hub import fetched
+from ops.runtime.image_store import ImageGone, ImageStore
 from ops.runtime.telemetry import Metadata, Waits, calling, carried, served, within
 from proto.parts import parts_of
-from proto.rpc import Node, Resumption
+from proto.rpc import BusAway, Node, Resumption
 from proto.rpc.call import TOO_LARGE, Status
 from proto.rpc.redis_bus import Line
 from proto.scheduler_pb2 import EmbedTokensRequest, EmbedTokensResponse, GenerateRequest
@@ -45,7 +46,8 @@ from tokenizer_svc.fingerprint import fingerprint_of, tokenizer_part
 from tokenizer_svc.formats import JSON, Formats
 from tokenizer_svc.generation import Generation
 from tokenizer_svc.grammars import Grammars, param_of
-from tokenizer_svc.prompt import Render, check, predicted_tokens, prompt_tokens
+from tokenizer_svc.images import ImageSizes
+from tokenizer_svc.prompt import Render, check, predicted_tokens, prompt_of
 from tokenizer_svc.renderer import Renderer
 from tokenizer_svc.rules import complete_rules
 from tokenizer_svc.settings import TokenizerSettings
@@ -74,17 +76,21 @@ async def serve(node: Node, settings: TokenizerSettings) -> None:
     async with _renderer(model, settings.client_templates, formats.call_name == JSON) as render:
         server = node.server(pool=name, capacity=settings.tokenizer_calls)
         context = AnnouncedContext(node.leases, name)
-        own = await asyncio.to_thread(fingerprint_of, directory)
+        own = await asyncio.to_thread(fingerprint_of, directory, model.images is not None)
         redis = Line(settings.redis_url)
+        images = redis.another()
+        sizes = ImageSizes(ImageStore(images, settings.stream_prefix))
         shared = RedisVerdicts(redis, settings.stream_prefix, node.seal)
         grammars = Grammars(directory, model.vocab_size, model.end_tokens, own, shared)
         scheduler = SchedulerStub(node.channel(pool=name))
-        service = TokenizerService(model, scheduler, context, render, own, grammars, formats)
+        service = TokenizerService(model, scheduler, context, render, own, grammars, formats, sizes)
         add_TokenizerServicer_to_server(service, server)
         await server.start()
         capacity = settings.tokenizer_calls
         labels = 0 if model.classifier is None else len(model.classifier.labels)
         told = {"num_labels": labels, "bidirectional": model.bidirectional}
+        if model.images is not None:
+            told["images"] = True
         await node.update(
             model=name, capacity=capacity, fingerprint=own, defaults=dict(model.defaults), **told
         )
@@ -95,7 +101,9 @@ async def serve(node: Node, settings: TokenizerSettings) -> None:
         finally:
             await drain(node, server, settings.stop_seconds)
             await grammars.close()
+            sizes.close()
             redis.close()
+            images.close()
 
 
 @asynccontextmanager
@@ -132,17 +140,19 @@ class TokenizerService(TokenizerServicer):
         fingerprint: str = "",
         grammars: Grammars | None = None,
         formats: Formats | None = None,
+        sizes: ImageSizes | None = None,
     ) -> None:
         """`context`: gives the tokens of the model's longest sequence.
 
         `render`: renders conversations; None if the model has no chat template. `fingerprint`: see
         `fingerprint.py`. `grammars`: compiles grammars of answers; None: such requests are refused.
-        `formats`: how the model spells thoughts and calls.
+        `formats`: how the model spells thoughts and calls. `sizes`: of images; None: such requests are
+        refused.
         """
         self._grammars = grammars
         self._fingerprint, self._formats = fingerprint, formats
         self._model, self._context, self._render = model, context, render
-        self._scheduler = scheduler
+        self._scheduler, self._sizes = scheduler, sizes
         self._breakers = Breakers(model)
 
     async def Generate(self, request: TextRequest, context: Any) -> None:
@@ -169,7 +179,7 @@ class TokenizerService(TokenizerServicer):
         response = TokenizeResponse()
         async with served(tracer, "tokenizer.tokenize", context, _status_of) as span:
             span.set_attribute("quire.request_id", request.request.request_id)
-            response = await tokenized(self._model, request, self._context, self._render)
+            response = await tokenized(self._model, request, self._context, self._render, self._sizes)
             span.set_attribute("quire.prompt_tokens", len(response.token_ids))
         return response
 
@@ -203,15 +213,18 @@ class TokenizerService(TokenizerServicer):
         request.sampling.ClearField("grammar")
         await complete_rules(self._model, request, self._breakers)
         with within("tokenizer.encode", span) as encoding:
-            prompt = await prompt_tokens(self._model, request, self._context, self._render)
-            encoding.set_attribute("quire.prompt_tokens", len(prompt))
+            prompt = await prompt_of(self._model, request, self._context, self._render, self._sizes)
+            tokens = prompt.tokens
+            encoding.set_attribute("quire.prompt_tokens", len(tokens))
             predicted = await predicted_tokens(self._model, request)
-        bound_alternatives(request, prompt, self._model.vocab_size)
+        bound_alternatives(request, tokens, self._model.vocab_size)
         if request.HasField("shape") or request.HasField("thinking_budget"):
             with within("tokenizer.grammar", span):
-                await self._constrain(request, prompt)
-        span.set_attribute("quire.prompt_tokens", len(prompt))
-        generation = Generation(self._model, request, prompt, self._fingerprint, self._formats, predicted)
+                await self._constrain(request, tokens)
+        span.set_attribute("quire.prompt_tokens", len(tokens))
+        generation = Generation(
+            *(self._model, request, tokens, self._fingerprint, self._formats, predicted, prompt.images)
+        )
         waits = Waits()
         try:
             if (due := generation.resume()) is not None:
@@ -289,7 +302,7 @@ def _status_of(error: Exception) -> Status | None:
         too_long = isinstance(error, TooLongError)
         code = grpc.StatusCode.OUT_OF_RANGE if too_long else grpc.StatusCode.INVALID_ARGUMENT
         return Status(code, str(error), (("quire-param", error.param),))
-    if isinstance(error, OtherTokenizerError):
+    if isinstance(error, OtherTokenizerError | ImageGone | BusAway):
         return Status(grpc.StatusCode.UNAVAILABLE, str(error))
     if isinstance(error, SchedulerError | PanicError):
         return Status(grpc.StatusCode.INTERNAL, str(error))

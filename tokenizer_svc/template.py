@@ -95,9 +95,8 @@ class ChatTemplate:
             "add_generation_prompt": rendering.add_generation_prompt and not continues,
         }
         if continues:
-            if not (last := values["messages"][-1])["content"]:
-                raise InvalidRequestError("messages", "the last message has no content to go on with")
-            last["content"] += _END
+            last = values["messages"][-1]
+            last["content"] = _with_end(last["content"])
         if self._takes_parts:
             values["messages"] = [_in_parts(message) for message in values["messages"]]
         if taken := sorted(arguments.keys() & values.keys()):
@@ -137,9 +136,24 @@ class ChatTemplate:
 
 
 def _in_parts(message: Mapping[str, Any]) -> dict[str, Any]:
-    """The message with its text, if it has one, as the only part of it."""
-    text = message["content"]
-    return {**message, "content": None if text is None else [{"type": "text", "text": text}]}
+    """The message with its text, if it has nothing else, as the only part of it."""
+    content = message["content"]
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    return {**message, "content": parts}
+
+
+def _with_end(content: Any) -> Any:
+    """A message's content, text or parts, with the mark behind its text. Raises `InvalidRequestError`."""
+    match content:
+        case str(text) if text:
+            return text + _END
+        case [*before, {"type": "text", "text": str(text)}]:
+            return [*before, {"type": "text", "text": text + _END}]
+        case [*_, _]:
+            raise InvalidRequestError(
+                "messages", "the last message ends with an image: no text goes on there"
+            )
+    raise InvalidRequestError("messages", "the last message has no content to go on with")
 
 
 def _until_end(text: str) -> str:

@@ -4,7 +4,8 @@ import asyncio
 
 from proto.tokenizer_pb2 import TokenizeRequest, TokenizeResponse
 from tokenizer_svc.context import ContextLength, unknown
-from tokenizer_svc.prompt import Render, prompt_tokens
+from tokenizer_svc.images import ImageSizes
+from tokenizer_svc.prompt import Render, prompt_of
 from tokenizer_svc.prompt_scores import text_of
 from tokenizer_svc.tokenizer import TextModel
 
@@ -17,9 +18,10 @@ async def tokenized(
     request: TokenizeRequest,
     context: ContextLength = unknown,
     render: Render | None = None,
+    sizes: ImageSizes | None = None,
 ) -> TokenizeResponse:
-    """`context`, `render`: as for `prompt_tokens`. Raises `InvalidRequestError`."""
-    tokens = await prompt_tokens(model, request.request, context, render)
+    """`context`, `render`, `sizes`, errors: as for `prompt_of`."""
+    tokens = (await prompt_of(model, request.request, context, render, sizes)).tokens
     if len(tokens) <= FEW:
         return _spelled(model, request, tokens)
     return await asyncio.to_thread(_spelled, model, request, tokens)

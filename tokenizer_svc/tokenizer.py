@@ -16,6 +16,7 @@ from tokenizer_svc.classification import SETTINGS, pair_arguments
 from tokenizer_svc.defaults import read_defaults
 from tokenizer_svc.errors import ModelDirectoryError, PanicError, TooLongError
 from tokenizer_svc.files import named_tokens, read_config, read_json, template_source
+from tokenizer_svc.images import ImageTokens
 from tokenizer_svc.longest import characters_per_token
 from tokenizer_svc.panic import no_panic
 from tokenizer_svc.pooling import Ways, ways_in
@@ -57,6 +58,8 @@ class TextModel:
     `classification.py`."""
     token_characters: int | None
     """Characters that one token stands for at most; None if no number is certain. See `longest.py`."""
+    images: ImageTokens | None
+    """How prompts spell images; None: the model takes none."""
 
     @classmethod
     def load(cls, directory: Path) -> Self:
@@ -92,6 +95,7 @@ class TextModel:
             bidirectional=bidirectional,
             pair_arguments=pair_arguments(template, read_json(directory / SETTINGS)),
             token_characters=characters_per_token(content),
+            images=ImageTokens.load(directory, tokenizer),
         )
 
     def encode(self, text: str, special: bool) -> list[int]:

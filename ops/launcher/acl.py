@@ -71,11 +71,13 @@ def rules(role: str, prefix: str) -> tuple[str, ...]:
     """Rights apart from the others: to look whether a call is still at the next service's door."""
     if role == "gateway":
         keys += ["%R~keys*", "~limits*", "~responses:*", "~claims:*", "~jobs:*", "~files:*", "~batches:*"]
-        keys += ["%R~metrics:*"]
+        keys += ["~images:*", "%R~metrics:*"]
         keys += [f"%W~{INSIDE}", "%W~inbox:scheduler-*"]
         commands += f" {_GATEWAY}"
     if role == "tokenizer":
-        keys.append("~grammars:*")
+        keys += ["~grammars:*", "%R~images:*"]
+    if role == "worker":
+        keys.append("%R~images:*")
     if role == "scheduler":
         keys += [f"~{INSIDE}", "%W~inbox:gateway-*"]
     if role in DOORS:

@@ -6,12 +6,13 @@ processor. The tokenizer does it, and tells the worker, whose vision tower reads
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from ops.runtime.model_files import FileError, read_config, read_json
+from ops.runtime.model_files import MOST_SIZE, FileError, read_config, read_json
 
 MAX_ROWS_AND_COLUMNS = 2048
 """Of what is seen in one image, rows times columns. Larger images are reduced; models may have a lower
@@ -71,13 +72,15 @@ class AreaVision:
         if max(width, height) > 200 * min(width, height):
             raise ImageError(f"{width} by {height} pixels: one side is more than 200 times the other")
         most = min(self.most, LOW_DETAIL**2) if low_detail else self.most
-        rows, columns = round(height / self.patch), round(width / self.patch)
-        if rows * columns * self.patch**2 > most:
-            scale = self.patch * math.sqrt(height * width / most)
-            return Grid(max(1, math.floor(height / scale)), max(1, math.floor(width / scale)))
-        if rows * columns * self.patch**2 < self.least:
-            scale = self.patch / math.sqrt(self.least / (height * width))
-            return Grid(math.ceil(height / scale), math.ceil(width / scale))
+        patch = self.patch
+        rows, columns = round(height / patch), round(width / patch)
+        # In the order in which transformers divides, or what is rounded may differ.
+        if rows * columns * patch**2 > most:
+            scale = math.sqrt(height * width / most)
+            return Grid(max(1, math.floor(height / scale / patch)), max(1, math.floor(width / scale / patch)))
+        if rows * columns * patch**2 < self.least:
+            scale = math.sqrt(self.least / (height * width))
+            return Grid(math.ceil(height * scale / patch), math.ceil(width * scale / patch))
         return Grid(rows, columns)
 
     def size(self, grid: Grid) -> tuple[int, int]:
@@ -128,53 +131,73 @@ _EDGES = frozenset(("Mistral3ForConditionalGeneration",))
 
 def read_vision(directory: Path) -> Vision | None:
     """How the model of a directory reads images; None if it is served without. Raises `FileError`."""
-    config = read_config(directory / "config.json")
+    path = directory / "config.json"
+    config = read_config(path) if path.is_file() else {}
     match config.get("architectures"):
         case [str(name)] if name in _AREAS | _EDGES:
             pass
         case _:
             return None
-    settings, tower = processor_settings(directory), config.get("vision_config")
-    if settings is None or not isinstance(tower, Mapping):
+    found, tower = _settings_in(directory), config.get("vision_config")
+    if found is None or not isinstance(tower, Mapping):
         return None
-    try:
-        return _area(config, settings) if name in _AREAS else _edge(config, settings)
-    except (KeyError, TypeError, ValueError) as error:
-        what = f"the settings of its image processor are not understood: {error}"
-        raise FileError(f"{directory}: {what}") from error
+    settings_path, settings = found
+    with _reading(path):
+        key = "image_token_id" if "image_token_id" in config else "image_token_index"
+        placeholder = _whole(config, key, least=0)
+        side = _whole(tower, "patch_size", 16) * _whole(config, "spatial_merge_size", 2)
+    with _reading(settings_path):
+        return _area(placeholder, settings) if name in _AREAS else _edge(placeholder, side, settings)
 
 
 def processor_settings(directory: Path) -> Mapping[str, Any] | None:
     """Settings of the model's image processor, as transformers finds them; None if it has none."""
+    found = _settings_in(directory)
+    return None if found is None else found[1]
+
+
+def _settings_in(directory: Path) -> tuple[Path, Mapping[str, Any]] | None:
+    """The file with the settings, and the settings."""
     whole = directory / "processor_config.json"
     if whole.is_file() and isinstance(own := read_json(whole).get("image_processor"), Mapping):
-        return own
+        return whole, own
     path = directory / "preprocessor_config.json"
-    return read_json(path) if path.is_file() else None
+    return (path, read_json(path)) if path.is_file() else None
 
 
-def _area(config: Mapping[str, Any], settings: Mapping[str, Any]) -> AreaVision:
+def _area(placeholder: int, settings: Mapping[str, Any]) -> AreaVision:
     patch = _whole(settings, "patch_size", 14) * _whole(settings, "merge_size", 2)
-    size = {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280} | dict(settings.get("size") or {})
-    least = int(settings.get("min_pixels") or size["shortest_edge"])
-    most = int(settings.get("max_pixels") or size["longest_edge"])
-    return AreaVision(_placeholder(config), patch, least, min(most, MAX_ROWS_AND_COLUMNS * patch**2))
+    size = settings.get("size") or {}
+    least = _whole(settings, "min_pixels", _whole(size, "shortest_edge", 56 * 56))
+    most = _whole(settings, "max_pixels", _whole(size, "longest_edge", 28 * 28 * 1280))
+    if least > most:
+        raise ValueError(f"its smallest image has {least} pixels, and its largest {most}")
+    most = min(most, MAX_ROWS_AND_COLUMNS * patch**2)
+    return AreaVision(placeholder, patch, min(least, most), most)
 
 
-def _edge(config: Mapping[str, Any], settings: Mapping[str, Any]) -> EdgeVision:
-    merged = _whole(config, "spatial_merge_size", 2)
-    patch = int(config["vision_config"].get("patch_size", 16)) * merged
-    size = {"longest_edge": 1024} | dict(settings.get("size") or {})
-    longest = min(int(size["longest_edge"]), math.isqrt(MAX_ROWS_AND_COLUMNS) * patch)
-    return EdgeVision(_placeholder(config), patch, longest)
+def _edge(placeholder: int, side: int, settings: Mapping[str, Any]) -> EdgeVision:
+    size = settings.get("size") or {"longest_edge": 1024}
+    longest = min(_whole(size, "longest_edge"), math.isqrt(MAX_ROWS_AND_COLUMNS) * side)
+    return EdgeVision(placeholder, side, longest)
 
 
-def _placeholder(config: Mapping[str, Any]) -> int:
-    return int(config["image_token_id"] if "image_token_id" in config else config["image_token_index"])
-
-
-def _whole(values: Mapping[str, Any], key: str, default: int) -> int:
-    value = int(values.get(key) or default)
-    if value < 1:
-        raise ValueError(f"{key} is {value}")
+def _whole(values: Mapping[str, Any], key: str, default: int | None = None, least: int = 1) -> int:
+    """The whole number at a key; the default if there is none. Raises `ValueError`."""
+    if not isinstance(values, Mapping):
+        raise ValueError(f"where {key} is to be there is {str(values)[:40]}")
+    value = values.get(key)
+    if value is None:
+        value = default
+    if type(value) is not int or not least <= value <= MOST_SIZE:
+        raise ValueError(f"{key}: {str(value)[:40]} is no whole number from {least} to {MOST_SIZE}")
     return value
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Raises `FileError`, which names the file, for a `ValueError`."""
+    try:
+        yield
+    except ValueError as error:
+        raise FileError(f"{path}: {error}") from error

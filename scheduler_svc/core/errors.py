@@ -8,8 +8,8 @@ SchedulerError
 ├── StepRaised          a step with it alone raised an error        INTERNAL
 ├── RequestPoisoned     it ended several workers, alone on each     ABORTED
 ├── HandedOver          another scheduler can go on with it         UNAVAILABLE
-├── NoSuchWorker        begun by a worker of another fingerprint, or for an adapter that none has
-│                                                                   FAILED_PRECONDITION
+├── NoSuchWorker        begun by a worker of another fingerprint, or for an adapter that none has,
+│                       or with images, which none takes            FAILED_PRECONDITION
 ├── WorkerFault         a result that does not answer the plan      the worker is given up
 ├── OutOfBlocks         more blocks asked for than are free         a bug: the process ends
 ├── IllegalTransition   a sequence cannot go to that state          a bug: the process ends
@@ -76,16 +76,20 @@ class HandedOver(SchedulerError):
 class NoSuchWorker(SchedulerError):
     """The answer was begun by a worker that computed otherwise than all workers here.
 
-    Or it is for an adapter that none of them has. `adapter`: its name then.
+    Or it is for an adapter that none of them has. `adapter`: its name then. Or it has `images`, which none of
+    them takes.
     """
 
-    def __init__(self, adapter: str = "") -> None:
-        super().__init__(
-            f"no worker here has the adapter '{adapter[:200]}'"
-            if adapter
-            else "no worker here goes on with this answer as it was begun: "
-            "they have other weights, number formats or kernels"
-        )
+    def __init__(self, adapter: str = "", images: bool = False) -> None:
+        if images:
+            super().__init__("no worker here takes images")
+        elif adapter:
+            super().__init__(f"no worker here has the adapter '{adapter[:200]}'")
+        else:
+            super().__init__(
+                "no worker here goes on with this answer as it was begun: "
+                "they have other weights, number formats or kernels"
+            )
 
 
 class WorkerFault(SchedulerError):

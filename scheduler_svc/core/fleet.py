@@ -122,13 +122,13 @@ class Fleet:
 
     def stranded(self) -> list[SequenceGroup]:
         """Requests that no worker here goes on with: their answers were begun by one of another fingerprint,
-        or they are for an adapter that none here has."""
+        or they are for an adapter that none here has, or have images, which none here takes."""
         if not self.schedulers:
             return []
         waiting = [*self._homeless, *self._suspects]
-        wanted = {(group.request.adapter, group.fingerprint) for group in waiting}
-        met = {one for one in wanted if any(each.limits.goes_on(*one) for each in self.schedulers)}
-        return [group for group in waiting if (group.request.adapter, group.fingerprint) not in met]
+        needs = {group.needs for group in waiting}
+        met = {one for one in needs if any(each.limits.goes_on(*one) for each in self.schedulers)}
+        return [group for group in waiting if group.needs not in met]
 
     def home(self, group: SequenceGroup) -> Scheduler | None:
         """The scheduler that has the request, if one has."""
@@ -214,18 +214,17 @@ class Fleet:
         limits = (each.limits for each in self.schedulers)
         self._largest = max(limits, key=lambda each: each.max_length, default=None)
 
-    def _largest_for(self, request: Request, fingerprint: str) -> WorkerLimits | None:
-        """Limits of the worker that can hold the request's longest sequences; beams must fit together."""
-        if request.beams is None and not fingerprint and not request.adapter:
+    def _largest_for(self, group: SequenceGroup) -> WorkerLimits | None:
+        """Limits of the worker that can hold the group's longest sequences; beams must fit together."""
+        needs, beams = group.needs, group.request.beam_width
+        if group.request.beams is None and not any(needs):
             return self._largest
-        limits = (
-            each.limits for each in self.schedulers if each.limits.goes_on(request.adapter, fingerprint)
-        )
-        return max(limits, key=lambda each: each.max_length_of(request.beam_width), default=None)
+        limits = (each.limits for each in self.schedulers if each.limits.goes_on(*needs))
+        return max(limits, key=lambda each: each.max_length_of(beams), default=None)
 
     def _place(self, group: SequenceGroup, outcome: Outcome) -> None:
         """Give the group to a worker, or keep it until some worker can take it."""
-        largest = self._largest_for(group.request, group.fingerprint)
+        largest = self._largest_for(group)
         if largest is None:
             self._homeless.append(group)
             return

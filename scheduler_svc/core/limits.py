@@ -40,6 +40,7 @@ class WorkerLimits:
     recurrent: bool = False
     adapters: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Fingerprints of answers with each LoRA adapter, by its name."""
+    images: bool = False
 
     def __post_init__(self) -> None:
         for name in (
@@ -91,7 +92,7 @@ class WorkerLimits:
 
         `fingerprint`: see `goes_on`.
         """
-        if not self.goes_on(request.adapter, fingerprint):
+        if not self.goes_on(request.adapter, fingerprint, bool(request.images)):
             return False
         positions = limit - 1 if request.pooling else limit
         return positions <= self.max_length_of(request.beam_width)
@@ -104,12 +105,14 @@ class WorkerLimits:
         """What answers with an adapter that it has depend on besides the request; empty: the model alone."""
         return self.adapters[adapter] if adapter else self.fingerprint
 
-    def goes_on(self, adapter: str, fingerprint: str) -> bool:
+    def goes_on(self, adapter: str, fingerprint: str, images: bool = False) -> bool:
         """Whether this worker computes with an adapter, and goes on with an answer of that fingerprint.
 
-        `fingerprint`: of the answer, if a worker has begun it; empty if none has.
+        `fingerprint`: of the answer, if a worker has begun it; empty if none has. `images`: the prompt has
+        some, which not every worker takes.
         """
-        return self.has(adapter) and fingerprint in ("", self.fingerprint_of(adapter))
+        sees = self.images or not images
+        return sees and self.has(adapter) and fingerprint in ("", self.fingerprint_of(adapter))
 
     @property
     def swap_tokens(self) -> float:

@@ -13,6 +13,7 @@ from scheduler_svc.core.beam_search import Candidate
 from scheduler_svc.core.draft_state import Forced
 from scheduler_svc.core.errors import SchedulerError
 from scheduler_svc.core.grammars import NewGrammar
+from scheduler_svc.core.images import Image
 from scheduler_svc.core.request import Finish, Request
 from scheduler_svc.core.sequence import Sequence as Running
 from scheduler_svc.core.sequence import SequenceGroup
@@ -96,6 +97,11 @@ class NewSlot:
     """Tokens of the text that the sequence has left behind; see `rolling.py`."""
     grammar: int = 0
     """Number of its grammar; 0: it has none."""
+
+    @property
+    def images(self) -> tuple[Image, ...]:
+        """Images that the worker is told of. A fork has those of its parent, which the worker knows."""
+        return () if self.forked_tokens else self.request.images
 
 
 class StepPlan(NamedTuple):

@@ -6,6 +6,7 @@ from enum import IntEnum
 from math import inf
 
 from scheduler_svc.core.beam_search import BeamSearch
+from scheduler_svc.core.images import Image
 
 
 class Finish(IntEnum):
@@ -96,6 +97,8 @@ class Request:
     """Tokens that the answer is expected to be like, which are tried as drafts; None: nothing is expected."""
     fingerprint: str = ""
     """Fingerprint of the worker that computed what is `resumed`; empty: any worker may go on."""
+    images: tuple[Image, ...] = ()
+    """Images of the prompt, in order; they do not overlap. Only workers that take images get the request."""
     resumed: tuple[SoFar, ...] = field(default=())
     """What the sequences delivered before the request was interrupted."""
 

@@ -108,7 +108,8 @@ class _Prompt:
         tokens, chain = self._leader.tokens, self._leader.chain
         blocks = (len(tokens) - 1) // limits.block_size
         request = group.request
-        extend_chain(chain, root(request.salt, request.adapter), tokens, blocks, limits.block_size)
+        start = root(request.salt, request.adapter)
+        extend_chain(chain, start, tokens, blocks, limits.block_size, request.images)
         self._names = chain[:blocks]
         self._partial: dict[int, list[PartialBlock]] = {}
         first = [*(each.name for each in self._partial_behind(0)[-1:]), *self._names[:1]]

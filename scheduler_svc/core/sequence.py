@@ -257,6 +257,11 @@ class SequenceGroup:
         """Sequences that wait for their leader to compute the prompt."""
 
     @property
+    def needs(self) -> tuple[str, str, bool]:
+        """What a worker must have to take it: see `WorkerLimits.goes_on`."""
+        return self.request.adapter, self.fingerprint, bool(self.request.images)
+
+    @property
     def most_cached(self) -> int:
         """Tokens at most, from the first one on, whose blocks its sequences may take from the cache.
 

@@ -88,7 +88,8 @@ class SchedulerState:
         known = (len(sequence.tokens) - 1) // block_size
         named = max(full, min(known, max(full + AHEAD, len(chain))))
         request = sequence.group.request
-        extend_chain(chain, root(request.salt, request.adapter), sequence.tokens, named, block_size)
+        start = root(request.salt, request.adapter)
+        extend_chain(chain, start, sequence.tokens, named, block_size, request.images)
         return named
 
     def end(self, sequence: Sequence) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from scheduler_svc.core.errors import RequestPoisoned, RequestRefused, RowFailed
 from scheduler_svc.core.fleet import Fleet
+from scheduler_svc.core.images import Image
 from scheduler_svc.core.limits import WorkerLimits
 from scheduler_svc.core.plan import Outcome, StepResult
 from scheduler_svc.core.prefix import partial_names, root
@@ -47,7 +48,7 @@ class World:
         self.fake, self.depth = fake, depth
         self.references = {} if references is None else references
         adapters = dict.fromkeys(ADAPTERS, "")
-        self.limits = fake.limits(**limits, can_draft=True, adapters=adapters)
+        self.limits = fake.limits(**limits, can_draft=True, adapters=adapters, images=True)
         self.sizes = sizes
         self.fleet = Fleet(1000, policy, speculation)
         self.workers: dict[Scheduler, tuple[object, deque[StepResult]]] = {}
@@ -71,6 +72,8 @@ class World:
         known = fields.get("known", []) if not fields["beams"] else []
         fields = {name: value for name, value in fields.items() if name != "known"}
         fields["rolling"] &= not fields["beams"]
+        places = [] if fields["pooling"] or fields["rolling"] else fields.get("images", [])
+        fields["images"] = images_at(places, len(fields["prompt"]))
         if fields["beams"] or fields["rolling"]:
             fields["grammar"] = b""
         if fields["rolling"]:  # for several contexts, and not for ever
@@ -200,7 +203,8 @@ class World:
             table = sequence.table
             assert table is not None
             tokens, adapter = sequence.tokens[: sequence.computed], sequence.group.request.adapter
-            worker.check_readable(tokens, table.blocks, table.dropped, adapter)
+            images = sequence.group.request.images
+            worker.check_readable(tokens, table.blocks, table.dropped, adapter, images)
 
     def check_cache(self, scheduler: Scheduler, worker: Any) -> None:
         """Every cached block holds what its name says; of workers that are alike."""
@@ -224,7 +228,7 @@ class World:
             for sequence in group.sequences:
                 if sequence.chain and sequence.chain[-1] not in self.contents:
                     tokens = sequence.tokens[: len(sequence.chain) * size]
-                    values = worker.values(tokens, group.request.adapter)
+                    values = worker.values(tokens, group.request.adapter, group.request.images)
                     for number, name in enumerate(sequence.chain):
                         self.contents[name] = values[number * size : (number + 1) * size]
                 if self.limits.recurrent:
@@ -236,9 +240,9 @@ class World:
         request = sequence.group.request
         start, values = root(request.salt, request.adapter), None
         for end in range(len(tokens), 0, -1):
-            (name,) = partial_names(chain, start, tokens, [end], size)
+            (name,) = partial_names(chain, start, tokens, [end], size, request.images)
             if end % size and name not in self.contents:
-                values = values or worker.values(tokens, request.adapter)
+                values = values or worker.values(tokens, request.adapter, request.images)
                 self.contents[name] = values[end // size * size : end]
 
     def watch_progress(self, scheduler: Scheduler) -> None:
@@ -302,6 +306,18 @@ class World:
         }
 
 
+def images_at(places: list[tuple[int, int, int]], prompt: int) -> tuple[Image, ...]:
+    """Images of a prompt of so many tokens, by gaps before them, their tokens and what they show."""
+    images, end = list[Image](), 0
+    for gap, tokens, shows in places:
+        start, end = end + gap, end + gap + tokens
+        if end > prompt:
+            break
+        rows = 2 if tokens % 2 == 0 and shows == 2 else 1
+        images.append(Image(start, tokens, rows, tokens // rows, bytes([shows % 2]) * 32, f"image {shows}"))
+    return tuple(images)
+
+
 def play(world: World, events: list[tuple[str, object]]) -> None:
     for name, argument in events:
         getattr(world, name)(argument)
@@ -335,6 +351,9 @@ def busy_program(random: Random, poison: int) -> list[tuple[str, Any]]:
             "scored_tokens": random.choice([0, 0, 0, 1, 9]),
             "pooling": random.choice([*[Pooling.NO_POOLING] * 4, Pooling.MEAN, Pooling.LAST, Pooling.ALL]),
         }
+        if random.random() < 0.4:
+            some = range(random.randrange(1, 4))
+            fields["images"] = [(*random.choices(range(1, 9), k=2), random.randrange(3)) for _ in some]
         fields["grammar"] = [b"", b"", b"", b"x", b"y", b"z"][fields["seed"] % 6]
         if random.random() < 0.3:
             fields["known"] = [random.randrange(24) for _ in range(random.randrange(fields["n"] + 1))]

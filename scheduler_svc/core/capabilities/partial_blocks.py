@@ -159,4 +159,4 @@ def _names(limits: WorkerLimits, sequence: Sequence, ends: list[int]) -> list[by
     """See `partial_names`."""
     request = sequence.group.request
     start = root(request.salt, request.adapter)
-    return partial_names(sequence.chain, start, sequence.tokens, ends, limits.block_size)
+    return partial_names(sequence.chain, start, sequence.tokens, ends, limits.block_size, request.images)

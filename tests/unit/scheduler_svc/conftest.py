@@ -20,11 +20,13 @@ import grpc
 import pytest
 
 from proto import worker_pb2 as messages
+from proto.images_pb2 import PromptImage
 from proto.worker_pb2_grpc import WorkerServicer
 from scheduler_svc.core.alternatives import NUMBERS
 from scheduler_svc.core.beam_search import BeamSearch, Candidate, EarlyStopping, Search
 from scheduler_svc.core.draft_state import Forced
 from scheduler_svc.core.grammars import NewGrammar
+from scheduler_svc.core.images import Image
 from scheduler_svc.core.limits import WorkerLimits
 from scheduler_svc.core.plan import (
     Copies,
@@ -50,10 +52,19 @@ PARTIAL = -1
 
 
 @lru_cache(maxsize=1 << 16)
-def _key_value(before: int, token: int, position: int, adapter: str) -> int:
+def _key_value(before: int, token: int, position: int, means: str) -> int:
     """What is written to memory at a position: like keys and values, it depends on all that came before, and
-    on the adapter."""
-    return zlib.crc32(array("Q", (before, token, position)).tobytes(), zlib.crc32(adapter.encode()))
+    on what it is computed with (`_means`)."""
+    return zlib.crc32(array("Q", (before, token, position)).tobytes(), zlib.crc32(means.encode()))
+
+
+def _means(adapter: str, images: Sequence[Image], position: int) -> str:
+    """With what a position is computed: the adapter, and what is seen there of an image."""
+    for image in images:
+        if image.position <= position < image.end:
+            seen = image.digest.hex(), image.rows, image.columns, position - image.position
+            return f"{adapter} {seen}"
+    return adapter
 
 
 def _next_token(memory: list[int], seed: int, index: int, place: int) -> int:
@@ -76,7 +87,8 @@ def reference(request: Request, index: int, longest: int, window: int = 0) -> li
             tokens, memory = tokens[:4] + tokens[len(tokens) - longest // 2 + 4 :], []
         for position in range(len(memory), len(tokens)):
             before = memory[-1] if memory and window != 1 else 0
-            memory.append(_key_value(before, tokens[position], position, request.adapter))
+            means = _means(request.adapter, request.images, position)
+            memory.append(_key_value(before, tokens[position], position, means))
         place = len(request.prompt) + len(output)
         output.append(_next_token(memory[-window:], request.sampling, index, place))
         tokens.append(output[-1])
@@ -97,7 +109,8 @@ def scores(request: Request, window: int = 0) -> list[tuple[int, int]]:
     memory: list[int] = []
     for position, token in enumerate(request.prompt[:-1]):
         before = memory[-1] if memory and window != 1 else 0
-        memory.append(_key_value(before, token, position, request.adapter))
+        means = _means(request.adapter, request.images, position)
+        memory.append(_key_value(before, token, position, means))
     return list(zip(request.prompt[1:], memory, strict=True))
 
 
@@ -133,7 +146,8 @@ def searched(request: Request, longest: int, window: int) -> list[list[int]]:
             memory: list[int] = []
             for position, token in enumerate(request.prompt + output):
                 before = memory[-1] if memory and window != 1 else 0
-                memory.append(_key_value(before, token, position, request.adapter))
+                means = _means(request.adapter, request.images, position)
+                memory.append(_key_value(before, token, position, means))
             candidates.append(_candidates(memory[-window:], request.candidates))
         chosen = search.advance(outputs, candidates)
         outputs = [outputs[parent] + array("i", [token]) for parent, token in chosen]
@@ -154,6 +168,7 @@ class Slot:
     grammar: int = 0
     scores: bool = False
     adapter: str = ""
+    images: Sequence[Image] = ()
     pooled: list[int] = field(default_factory=list)
     """Of a text that is embedded: what its rows have computed."""
 
@@ -233,6 +248,9 @@ class StrictWorker:
             adapter = self.slots[new.slot].adapter = new.request.adapter
             assert self.limits.has(adapter), "a request for an adapter that the worker has not"
             assert not hit_tokens or parent.adapter == adapter
+            assert self.limits.images or not new.images, "images, which the worker does not take"
+            assert all(image.end <= len(tokens) for image in new.images)
+            self.slots[new.slot].images = parent.images if hit_tokens else new.images
             assert not new.grammar or new.grammar in self.grammars
             self.slots[new.slot].scores = new.request.scores_prompt
         for slot, blocks_kept in zip(plan.table_cuts.slots, plan.table_cuts.lengths, strict=True):
@@ -262,21 +280,26 @@ class StrictWorker:
         return self._run(plan)
 
     def check_readable(
-        self, tokens: Sequence[int], blocks: Sequence[int], dropped: int = 0, adapter: str = ""
+        self,
+        tokens: Sequence[int],
+        blocks: Sequence[int],
+        dropped: int = 0,
+        adapter: str = "",
+        images: Sequence[Image] = (),
     ) -> None:
         """These tokens, computed one after the other, are in memory at their blocks and offsets.
 
         But for those in the first `dropped` blocks, which were given back.
         """
-        values = self.values(tokens, adapter)[dropped * self.limits.block_size :]
+        values = self.values(tokens, adapter, images)[dropped * self.limits.block_size :]
         found = [value for block in blocks[dropped:] for value in self.memory[block]]
         assert found[: len(values)] == values, "a live token that cannot be read"
 
-    def values(self, tokens: Sequence[int], adapter: str = "") -> list[int]:
+    def values(self, tokens: Sequence[int], adapter: str = "", images: Sequence[Image] = ()) -> list[int]:
         """What memory must hold of these tokens, computed one after the other."""
         values, before = list[int](), 0
         for position, token in enumerate(tokens):
-            values.append(_key_value(before, token, position, adapter))
+            values.append(_key_value(before, token, position, _means(adapter, images, position)))
             before = values[-1] if self.limits.window != 1 else 0
         return values
 
@@ -423,7 +446,8 @@ class StrictWorker:
         tokens, seen = list(held.tokens), self._seen(held)
         for _ in range(count):
             before = 0 if self.limits.window == 1 else seen[-1]
-            seen.append(_key_value(before, tokens[-1], len(tokens) - 1, held.adapter))
+            means = _means(held.adapter, held.images, len(tokens) - 1)
+            seen.append(_key_value(before, tokens[-1], len(tokens) - 1, means))
             seen = seen[-self.limits.window :]
             tokens.append(_next_token(seen, held.seed, held.index, held.dropped + len(tokens)))
         return tokens[len(held.tokens) :]
@@ -437,7 +461,8 @@ class StrictWorker:
             if self.limits.recurrent and not alone:
                 assert before == self.states[held.blocks[at // size]], "the state after another token"
             assert before is not None, "read before it was written"
-            value = _key_value(before, held.tokens[position], position, held.adapter)
+            means = _means(held.adapter, held.images, position)
+            value = _key_value(before, held.tokens[position], position, means)
             self.memory[held.blocks[position // size]][position % size] = value
             self.states[held.blocks[position // size]] = value
 
@@ -476,6 +501,7 @@ def decoded(plan: messages.StepPlan) -> StepPlan:
                 pooling=new.pooling,
                 scores_prompt=new.sampling.HasField("prompt_logprobs"),
                 adapter=new.adapter,
+                images=tuple(map(image_from, new.images)),
             ),
             new.sequence_index,
             unpack(new.tokens),  # type: ignore[arg-type]
@@ -505,6 +531,12 @@ def decoded(plan: messages.StepPlan) -> StepPlan:
         numbers(plan.draft_tokens),
         PromptRows(*(numbers(getattr(plan.prompt_rows, name)) for name in PromptRows._fields)),
     )
+
+
+def image_from(image: PromptImage) -> Image:
+    assert not image.data
+    file = image.file
+    return Image(image.position, image.tokens, image.rows, image.columns, file.digest, file.name)
 
 
 def encode_scores(message: messages.PromptLogprobs, result: StepResult) -> None:

@@ -24,6 +24,7 @@ from ops.runtime.settings import SHIPPED_MODEL
 from proto.scheduler_pb2 import EmbedTokensRequest, EmbedTokensResponse
 from proto.scheduler_pb2_grpc import SchedulerServicer, SchedulerStub, add_SchedulerServicer_to_server
 from proto.tokenizer_pb2_grpc import TokenizerStub, add_TokenizerServicer_to_server
+from tokenizer_svc.images import ImageSizes
 from tokenizer_svc.prompt import Render
 from tokenizer_svc.service import TokenizerService
 from tokenizer_svc.template import ChatTemplate, Rendering
@@ -196,7 +197,7 @@ async def stub(
 
 @asynccontextmanager
 async def serving(
-    model: TextModel, scheduler: FakeScheduler, render: Render | None
+    model: TextModel, scheduler: FakeScheduler, render: Render | None, sizes: ImageSizes | None = None
 ) -> AsyncIterator[TokenizerStub]:
     """The service of a model between plain gRPC connections."""
     behind, front = grpc.aio.server(), grpc.aio.server()
@@ -204,7 +205,7 @@ async def serving(
     port = behind.add_insecure_port("127.0.0.1:0")
     await behind.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        service = TokenizerService(model, SchedulerStub(channel), render=render)
+        service = TokenizerService(model, SchedulerStub(channel), render=render, sizes=sizes)
         add_TokenizerServicer_to_server(service, front)
         port = front.add_insecure_port("127.0.0.1:0")
         await front.start()

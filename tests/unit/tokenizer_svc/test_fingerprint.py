@@ -27,6 +27,18 @@ from tokenizer_svc.service import TokenizerService
 from tokenizer_svc.tokenizer import TextModel
 
 
+def test_settings_of_images_count_for_models_that_take_them(tmp_path: Path) -> None:
+    shutil.copyfile(SHIPPED_MODEL / "tokenizer.json", tmp_path / "tokenizer.json")
+    without = fingerprint_of(tmp_path)
+    assert fingerprint_of(tmp_path, images=True) == without
+    found = {without}
+    for name in ("preprocessor_config.json", "processor_config.json"):
+        (tmp_path / name).write_text("{}")
+        assert fingerprint_of(tmp_path) == without
+        found.add(fingerprint_of(tmp_path, images=True))
+    assert len(found) == 3
+
+
 def test_files_that_decide_the_text_count_and_their_times_do_not(tmp_path: Path) -> None:
     for name in ("tokenizer.json", "config.json"):
         shutil.copyfile(SHIPPED_MODEL / name, tmp_path / name)

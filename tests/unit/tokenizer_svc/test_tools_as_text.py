@@ -81,6 +81,35 @@ def test_a_user_after_results_is_a_message_of_its_own():
     ]
 
 
+def test_images_stay_in_their_places():
+    image = {"type": "image"}
+    seen = {"role": "user", "content": [image, {"type": "text", "text": "What is it?"}]}
+    told = as_text([seen], TOOLS)
+    assert told[0]["content"] == [
+        {"type": "text", "text": f"{LISTED}\n\n"},
+        image,
+        {"type": "text", "text": "What is it?"},
+    ]
+    results = [
+        {"role": "tool", "name": "camera", "content": [{"type": "text", "text": "See: "}, image]},
+        {"role": "tool", "content": "rain"},
+        {"role": "tool", "content": [image]},
+    ]
+    asked = {"role": "assistant", "content": [image], "tool_calls": [call("clock", {}, "x")]}
+    told = as_text([asked, *results], [])
+    assert told[0]["content"] == [
+        image,
+        {"type": "text", "text": '\n[{"name": "clock", "arguments": {}}]'},
+    ]
+    assert told[1]["content"] == [
+        {"type": "text", "text": "Result of camera: See: "},
+        image,
+        {"type": "text", "text": "\nResult: rain\nResult: "},
+        image,
+    ]
+    assert seen["content"] == [image, {"type": "text", "text": "What is it?"}]
+
+
 def test_the_conversation_itself_does_not_change():
     turn = [{**USER}, {"role": "tool", "content": "a"}, {"role": "tool", "content": "b"}]
     before = json.dumps(turn)

@@ -129,6 +129,16 @@ def test_tokenizers_share_verdicts_on_grammars(users: dict[str, "redis.Redis"], 
 
 
 @pytest.mark.parametrize("role", ROLES)
+def test_gateways_keep_images_which_tokenizers_and_workers_read(
+    users: dict[str, "redis.Redis"], role: str
+) -> None:
+    key = f"{PREFIX}images:1"
+    for writing in (("SET", key, "x", "EX", 20), ("DEL", key)):
+        assert permitted(users[role], writing) == (role in ("gateway", OPERATOR))
+    assert permitted(users[role], ("GET", key)) == (role != "scheduler")
+
+
+@pytest.mark.parametrize("role", ROLES)
 def test_gateways_keep_responses(users: dict[str, "redis.Redis"], role: str) -> None:
     base = f"{PREFIX}responses:"
     for command in (

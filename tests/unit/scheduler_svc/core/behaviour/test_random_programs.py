@@ -51,6 +51,7 @@ ARRIVALS = st.fixed_dictionaries(
         "scored_tokens": st.sampled_from([0, 0, 1, 5]),
         "pooling": st.sampled_from([*[Pooling.NO_POOLING] * 4, Pooling.MEAN, Pooling.LAST, Pooling.ALL]),
         "grammar": st.sampled_from([b"", b"", b"x", b"y", b"z"]),
+        "images": st.lists(st.tuples(st.integers(0, 6), st.integers(1, 8), st.integers(0, 2)), max_size=3),
     }
 )
 EVENTS = st.lists(
