@@ -14,7 +14,7 @@ import uvicorn
 
 from gateway.app import Options, Stores, create_app
 from gateway.errors import Unavailable
-from gateway.http.body_memory import MAX_BODY_BYTES
+from gateway.http.body_memory import MAX_FRAME_BYTES
 from gateway.http.claims import Claims
 from gateway.http.connections import ConnectionLimits
 from gateway.http.draining import Drain
@@ -116,7 +116,7 @@ async def serve(node: Node, settings: GatewaySettings) -> None:
         app,
         http=protocol(connections),
         ws=WebSocketProtocol,
-        ws_max_size=MAX_BODY_BYTES,
+        ws_max_size=MAX_FRAME_BYTES,
         ws_per_message_deflate=False,
         lifespan="on",
         access_log=False,
