@@ -13,6 +13,7 @@ from gateway.api.fields import (
     Arguments,
     Content,
     Documents,
+    Text,
     Unsupported,
     alternatives,
     declared,
@@ -79,7 +80,7 @@ class Prediction(BodyPart):
     place: ClassVar[str] = "prediction."
 
     type: Literal["content"]
-    content: Content
+    content: Text
 
 
 class ChatBody(GenerationBody):

@@ -71,9 +71,11 @@ def rules(role: str, prefix: str) -> tuple[str, ...]:
     """Rights apart from the others: to look whether a call is still at the next service's door."""
     if role == "gateway":
         keys += ["%R~keys*", "~limits*", "~responses:*", "~claims:*", "~jobs:*", "~files:*", "~batches:*"]
-        keys += ["%R~metrics:*"]
+        keys += ["%R~metrics:*", "%W~images:*"]
         keys += [f"%W~{INSIDE}", "%W~inbox:scheduler-*"]
         commands += f" {_GATEWAY}"
+    if role in ("tokenizer", "worker"):
+        keys.append("%R~images:*")
     if role == "tokenizer":
         keys.append("~grammars:*")
     if role == "scheduler":
