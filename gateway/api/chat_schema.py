@@ -19,6 +19,7 @@ from gateway.api.fields import (
     declared,
 )
 from gateway.api.generation_schema import GenerationBody
+from gateway.api.images import has_image
 from gateway.api.request_schema import BodyPart
 from gateway.api.tools import (
     MAX_CALLS,
@@ -153,6 +154,10 @@ class ChatBody(GenerationBody):
     @property
     def predicted(self) -> str:
         return "" if self.prediction is None else self.prediction.content or ""
+
+    @property
+    def has_images(self) -> bool:
+        return any(has_image(message.content) for message in self.messages)
 
     @property
     def limit(self) -> int | None:

@@ -9,14 +9,14 @@ has written an image.
 import asyncio
 import uuid
 from binascii import a2b_base64
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
 
 from pydantic_core import PydanticCustomError
 
 from gateway.errors import BadRequest
 from gateway.http.body_memory import MAX_BODY_BYTES
-from gateway.upstream.images import NO_IMAGES, Images
+from gateway.upstream.images import Images
 from ops.runtime.image_store import MAX_IMAGE_BYTES, image_file
 from proto.tokenizer_pb2 import ChatMessage, TextRequest
 
@@ -92,7 +92,7 @@ def as_text(data: str, detail: object = None) -> str:
 
 def has_image(text: str | None) -> bool:
     """Whether there is an image in a text, or the beginning of one."""
-    return text is not None and _BEGIN in text
+    return text is not None and _BEGIN[0] in text and _BEGIN in text  # to look for one character is faster
 
 
 async def taken_out(requests: Sequence[TextRequest]) -> Images:
@@ -100,60 +100,39 @@ async def taken_out(requests: Sequence[TextRequest]) -> Images:
 
     Raises `BadRequest`.
     """
-    messages = [
-        message
-        for request in requests
-        if request.HasField("chat")
-        for message in request.chat.messages
-        if _BEGIN in message.content
-    ]
-    return await asyncio.to_thread(_take_out, messages) if messages else NO_IMAGES
-
-
-class _Piece(NamedTuple):
-    """What is before an image in a text, and the image."""
-
-    text: str
-    detail: str
-    data: str
+    return await asyncio.to_thread(_take_out, [each for one in requests for each in one.chat.messages])
 
 
 def _take_out(messages: Iterable[ChatMessage]) -> Images:
     prefix, images, size = uuid.uuid4().hex, dict[str, bytes](), 0
     for message in messages:
-        *pieces, rest = _pieces(message.content)
-        content = ""
-        for piece in pieces:
-            assert isinstance(piece, _Piece)
-            content += piece.text
-            try:
-                image = _decoded(piece.data)
-            except ValueError as error:
-                _refuse(f"An image in a text: {str(error)[0].lower()}{str(error)[1:]}.")
-            size += len(image)
+        content, *spelled = message.content.split(_BEGIN)
+        for each in spelled:
             if len(images) == MAX_IMAGES:
                 _refuse(f"A request has at most {MAX_IMAGES} images.")
+            image, detail, rest = _read(each)
+            size += len(image)
             if size > MAX_BODY_BYTES:
                 _refuse(f"The images of a request have at most {MAX_BODY_BYTES // 2**20} MiB.")
             file = image_file(f"{prefix}-{len(images)}", image)
             images[file.name] = image
-            message.images.add(file=file, offset=len(content), low_detail=piece.detail == "low")
-        assert isinstance(rest, str)
-        message.content = content + rest
+            message.images.add(file=file, offset=len(content), low_detail=detail == "low")
+            content += rest
+        if spelled:
+            message.content = content
     return images
 
 
-def _pieces(text: str) -> Iterator[_Piece | str]:
-    """The pieces of a text, and what is after the last of them."""
-    place = 0
-    while (begin := text.find(_BEGIN, place)) >= 0:
-        end = text.find(_END, begin)
-        detail, mark, data = text[begin + len(_BEGIN) : end].partition(";base64,")
-        if end < 0 or not mark or detail not in DETAILS:
-            _refuse("A text has the beginning of an image, and no image.")
-        yield _Piece(text[place:begin], detail, data)
-        place = end + len(_END)
-    yield text[place:]
+def _read(text: str) -> tuple[bytes, str, str]:
+    """The image whose beginning was before a text; its detail; and the rest of the text."""
+    spelled, end, rest = text.partition(_END)
+    detail, mark, data = spelled.partition(";base64,")
+    if not (end and mark and detail in DETAILS):
+        _refuse("A text has the beginning of an image, and no image.")
+    try:
+        return _decoded(data), detail, rest
+    except ValueError as error:
+        _refuse(f"{error}.")
 
 
 def _decoded(data: str) -> bytes:
