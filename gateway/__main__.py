@@ -14,7 +14,7 @@ import uvicorn
 
 from gateway.app import Options, Stores, create_app
 from gateway.errors import Unavailable
-from gateway.http.body_memory import MAX_BODY_BYTES
+from gateway.http.body_memory import MAX_FRAME_BYTES
 from gateway.http.claims import Claims
 from gateway.http.connections import ConnectionLimits
 from gateway.http.draining import Drain
@@ -31,6 +31,7 @@ from ops.runtime.address import check_free, http_url, listen
 from ops.runtime.api_keys import Key, KeyFileError, digest_of, read_keys
 from ops.runtime.drain import asked_to_stop
 from ops.runtime.errors import StartError
+from ops.runtime.image_store import ImageStore
 from ops.runtime.key_store import KeyStore
 from ops.runtime.metrics import METRICS
 from ops.runtime.metrics_store import MetricsStore
@@ -91,6 +92,7 @@ async def serve(node: Node, settings: GatewaySettings) -> None:
     )
     url = http_url(settings.host, settings.port)
     listener = await _listen(node, settings, url)
+    images = Line(settings.redis_url)  # its own: files of images would hold up everything else
     stores = Stores(
         meter=Meter(redis, settings.stream_prefix, node.id),
         metrics=MetricsStore(redis, settings.stream_prefix),
@@ -98,6 +100,7 @@ async def serve(node: Node, settings: GatewaySettings) -> None:
         background=JobQueue(redis, settings.stream_prefix, "response", settings.jobs_per_tenant),
         batches=BatchStore(redis, settings.stream_prefix, _files(redis, settings)),
         batch_queue=JobQueue(redis, settings.stream_prefix, "batch", settings.jobs_per_tenant),
+        images=ImageStore(images, settings.stream_prefix),
         claims=_claims(redis, settings),
     )
     options = Options(
@@ -116,7 +119,7 @@ async def serve(node: Node, settings: GatewaySettings) -> None:
         app,
         http=protocol(connections),
         ws=WebSocketProtocol,
-        ws_max_size=MAX_BODY_BYTES,
+        ws_max_size=MAX_FRAME_BYTES,
         ws_per_message_deflate=False,
         lifespan="on",
         access_log=False,
@@ -147,6 +150,7 @@ async def serve(node: Node, settings: GatewaySettings) -> None:
             server.stop()
             await serving
             redis.close()
+            images.close()
 
 
 async def _drain(node: Node, drain: Drain, server: uvicorn.Server, url: str, seconds: float) -> None:

@@ -81,6 +81,7 @@ from gateway.upstream.inside import Inside
 from gateway.upstream.jobs import JobQueue
 from gateway.upstream.measures import ignored_fields
 from gateway.upstream.response_store import ResponseStore
+from ops.runtime.image_store import ImageStore
 from ops.runtime.limits import Limits
 from ops.runtime.metrics_store import MetricsStore
 
@@ -124,6 +125,8 @@ class Stores:
     """Batches and their files."""
     batch_queue: JobQueue | None = None
     """Queue of batches that have not ended. It needs `batches`."""
+    images: ImageStore | None = None
+    """Images of requests under way; without it no request may have any."""
     claims: Claims | None = None
     """Answers to requests with an `Idempotency-Key`; without it the header changes nothing."""
 
@@ -167,7 +170,7 @@ def create_app(
     `keys`: without any, requests need none. `limits`: of every caller whose key gives no others.
     """
     catalog = Catalog(backend, aliases=options.aliases)
-    generator = Generator(backend, catalog, options.answer_timeout)
+    generator = Generator(backend, catalog, options.answer_timeout, stores.images)
 
     app = Described(
         DESCRIBED,

@@ -278,6 +278,7 @@ class ModelObject(AnswerPart):
     defaults: dict[str, Any] = Field(description="The model's own defaults of parameters.")
     num_labels: int = Field(description="Labels of a classifier; 0: the model is none.")
     generates: bool = Field(description="Whether it generates text; classifiers and encoders do not.")
+    input_modalities: list[Literal["text", "image"]] = Field(description="What a request may have.")
 
 
 class ModelList(AnswerPart):

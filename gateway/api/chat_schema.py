@@ -13,11 +13,13 @@ from gateway.api.fields import (
     Arguments,
     Content,
     Documents,
+    Text,
     Unsupported,
     alternatives,
     declared,
 )
 from gateway.api.generation_schema import GenerationBody
+from gateway.api.images import has_image
 from gateway.api.request_schema import BodyPart
 from gateway.api.tools import (
     MAX_CALLS,
@@ -79,7 +81,7 @@ class Prediction(BodyPart):
     place: ClassVar[str] = "prediction."
 
     type: Literal["content"]
-    content: Content
+    content: Text
 
 
 class ChatBody(GenerationBody):
@@ -152,6 +154,10 @@ class ChatBody(GenerationBody):
     @property
     def predicted(self) -> str:
         return "" if self.prediction is None else self.prediction.content or ""
+
+    @property
+    def has_images(self) -> bool:
+        return any(has_image(message.content) for message in self.messages)
 
     @property
     def limit(self) -> int | None:

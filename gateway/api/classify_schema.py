@@ -5,6 +5,7 @@ from pydantic import Field, model_validator
 from gateway.api.chat_schema import Message
 from gateway.api.embeddings_schema import Truncation
 from gateway.api.fields import MAX_MESSAGES, Arguments, Inputs
+from gateway.api.images import has_image
 from gateway.api.request_schema import RequestBody
 from gateway.errors import BadRequest
 
@@ -37,6 +38,9 @@ class ClassifyBody(RequestBody):
         if bool(self.input) == bool(self.messages):
             message = "There must be an 'input' or 'messages', and not both."
             raise BadRequest(message, param="input", code="invalid_value")
+        if any(has_image(one.content) for one in self.messages):
+            refusal = "'messages': images are not supported here."
+            raise BadRequest(refusal, param="messages", code="invalid_value")
         for name in _OF_A_CHAT:
             if self.input and name in self.model_fields_set:
                 raise BadRequest(f"'{name}' needs 'messages'.", param=name, code="invalid_value")

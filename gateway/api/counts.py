@@ -1,6 +1,6 @@
 """Counts what a body consists of before any object is made of it.
 
-A body of 4 MiB can spell 160,000 messages, each of which takes fifty times its bytes in memory.
+A body of 24 MiB can spell 960,000 messages, each of which takes fifty times its bytes in memory.
 """
 
 import re
@@ -14,7 +14,7 @@ MAX_MEMBERS = 2**16
 MAX_STRINGS = 2**17
 """Strings, names of members among them."""
 MAX_ITEMS = 2**20
-"""Commas. A body of 4 MiB has room for fewer token ids of usual length."""
+"""Commas: more than there are between the token ids of any prompt."""
 
 # The closing quote is optional: a body that ends within a string is matched at once, instead of tried again
 # from each of its quotes.

@@ -7,6 +7,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import PydanticCustomError
 
+from gateway.api.images import IMAGE_PART, from_part
 from gateway.errors import BadRequest
 from proto.sampling import MAX_ALLOWED, MAX_BIAS, MAX_BIASES, PARAMETERS
 
@@ -123,8 +124,11 @@ def _arguments(value: object) -> object:
     return value
 
 
-def _text(value: object) -> object:
-    """Message content as one string. The texts of a list of parts are joined. An ellipsis: there is none."""
+def _text(value: object, images: bool = False) -> object:
+    """Message content as one string. The texts of a list of parts are joined. An ellipsis: there is none.
+
+    `images`: there may be images among them, see `images.py`.
+    """
     if isinstance(value, str):
         return value
     if value is ...:
@@ -135,8 +139,12 @@ def _text(value: object) -> object:
     for part in value:
         if not isinstance(part, dict) or not isinstance(kind := part.get("type"), str):
             raise PydanticCustomError("string_type", "Input should be a string or a list of text parts")
+        if kind == "image_url" and images:
+            texts.append(from_part(part))
+            continue
         if kind not in TEXT_PARTS:
-            raise PydanticCustomError("unsupported_value", "Only parts of type 'text' are supported")
+            what = "Only parts of types 'text' and 'image_url' are" if images else "Only texts are"
+            raise PydanticCustomError("unsupported_value", "{what} supported here", {"what": what})
         # Other fields are hints for caches and the like.
         if not isinstance(text := part.get(kind), str):
             raise PydanticCustomError("string_type", f"A {kind} part has the fields 'type' and '{kind}'")
@@ -154,19 +162,20 @@ _TOKENS = {
     "items": {"type": "integer", "minimum": 0, "maximum": MAX_INT32},
     "minItems": 1,
 }
-_PARTS = {
-    "type": "array",
-    "items": {
-        "anyOf": [
-            {
-                "type": "object",
-                "properties": {"type": {"const": kind}, kind: {"type": "string"}},
-                "required": ["type", kind],
-            }
-            for kind in TEXT_PARTS
-        ]
-    },
-}
+_TEXT_PARTS: list[JsonSchemaValue] = [
+    {
+        "type": "object",
+        "properties": {"type": {"const": kind}, kind: {"type": "string"}},
+        "required": ["type", kind],
+    }
+    for kind in TEXT_PARTS
+]
+
+
+def _content(*parts: JsonSchemaValue) -> WithJsonSchema:
+    """A string, or parts of any of these schemas."""
+    several = {"type": "array", "items": {"anyOf": list(parts)}}
+    return WithJsonSchema({"anyOf": [{"type": "string"}, several, {"type": "null"}]})
 
 
 def _several(most: int) -> WithJsonSchema:
@@ -232,12 +241,12 @@ Breakers = Annotated[
     list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]], Field(max_length=MAX_BREAKERS)
 ]
 """Texts beyond which no repetition reaches."""
+Text = Annotated[str | None, BeforeValidator(_text), _content(*_TEXT_PARTS)]
+"""A string or text parts."""
 Content = Annotated[
-    str | None,
-    BeforeValidator(_text),
-    WithJsonSchema({"anyOf": [{"type": "string"}, _PARTS, {"type": "null"}]}),
+    str | None, BeforeValidator(partial(_text, images=True)), _content(*_TEXT_PARTS, IMAGE_PART)
 ]
-"""What a message says: a string or text parts. Null stands only where a message may have no content."""
+"""What a message says: a string, or texts and images. Null stands only where a message may have none."""
 Arguments = Annotated[dict[str, Any], BeforeValidator(_arguments)]
 Documents = Annotated[list[Arguments], Field(max_length=MAX_DOCUMENTS), BeforeValidator(_arguments)]
 Unsupported = Annotated[None, BeforeValidator(_refused)]

@@ -190,6 +190,11 @@ class GenerationBody(ShapedBody, RequestBody):
         return ""
 
     @property
+    def has_images(self) -> bool:
+        """Whether there are images in its messages."""
+        return False
+
+    @property
     def limit(self) -> int | None:
         """Tokens to generate at most; None: as many as the context has room for."""
         return self.max_tokens

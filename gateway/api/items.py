@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
 from pydantic_core import PydanticCustomError
 
+from gateway.api.fields import Unsupported
+from gateway.api.images import as_text, from_url
 from gateway.api.tools import MAX_NAME, input_arguments
 from gateway.errors import BadRequest
 
@@ -39,36 +41,79 @@ class InputRefusal(ItemPart):
         return self.refusal
 
 
-_TEXTS = ("input_text", "output_text", "text", "refusal")
+def _checked(url: str) -> str:
+    from_url(url)
+    return url
+
+
+class InputImage(ItemPart):
+    """An image."""
+
+    type: Literal["input_image"]
+    image_url: Annotated[str, AfterValidator(_checked)] = Field(
+        description="A PNG, JPEG, WebP or GIF file as a `data:` URL with base64."
+    )
+    detail: Literal["auto", "low", "high", "original"] | None = Field(
+        None, description="`low`: the model may see it coarsely."
+    )
+    file_id: Unsupported = None
+
+    @property
+    def text(self) -> str:
+        """As part of a text, see `images.py`."""
+        return as_text(self.image_url.partition(",")[2], self.detail)
+
+
+_TYPES_OF_PARTS = ("input_text", "output_text", "text", "refusal", "input_image")
 
 
 def _parts(value: object) -> object:
     if isinstance(value, str):
         return [{"type": "text", "text": value}]
     for part in value if isinstance(value, list) else ():
-        if isinstance(part, dict) and part.get("type") not in _TEXTS:
-            message = "Only parts of types input_text, output_text and refusal are supported"
+        if isinstance(part, dict) and part.get("type") not in _TYPES_OF_PARTS:
+            message = "Only parts of types input_text, input_image, output_text and refusal are supported"
             raise PydanticCustomError("unsupported_value", message)
     return value
 
 
-_TextPart = Annotated[InputText | InputRefusal, Field(discriminator="type")]
-Texts = Annotated[
-    list[_TextPart],
+_Part = InputText | InputRefusal | InputImage
+_AnyPart = Annotated[_Part, Field(discriminator="type")]
+Parts = Annotated[
+    list[_AnyPart],
     Field(max_length=MAX_PARTS),
-    BeforeValidator(_parts, json_schema_input_type=str | list[_TextPart]),
+    BeforeValidator(_parts, json_schema_input_type=str | list[_AnyPart]),
 ]
-"""A text, or the parts of one."""
+"""A text, or parts: texts and images."""
 
 
-def _joined(parts: Sequence[InputText | InputRefusal]) -> str:
+def _joined(parts: Sequence[_Part]) -> str:
     return "".join(part.text for part in parts)
+
+
+def _image_characters(parts: Sequence[_Part]) -> int:
+    return sum(len(part.image_url) for part in parts if isinstance(part, InputImage))
+
+
+def _stored(parts: Sequence[_Part], kind: Json) -> list[Json]:
+    """`kind`: what a text is stored as."""
+    return [
+        {"type": "input_image", "image_url": part.image_url, "detail": part.detail or "auto"}
+        if isinstance(part, InputImage)
+        else {**kind, "text": part.text}
+        for part in parts
+    ]
 
 
 class _Item(ItemPart):
     """Part of the conversation."""
 
     id: str | None = Field(None, max_length=MAX_NAME)
+
+    @property
+    def image_characters(self) -> int:
+        """Characters of its images."""
+        return 0
 
     def stored(self, item_id: str) -> Json:
         """As lists of items have it. `item_id`: its id, if it has none."""
@@ -80,12 +125,16 @@ class InputMessage(_Item):
 
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
-    content: Texts
+    content: Parts
+
+    @property
+    def image_characters(self) -> int:
+        return _image_characters(self.content)
 
     def stored(self, item_id: str) -> Json:
         answers = {"type": "output_text", "annotations": [], "logprobs": []}
         kind = answers if self.role == "assistant" else {"type": "input_text"}
-        return super().stored(item_id) | {"content": [{**kind, "text": part.text} for part in self.content]}
+        return super().stored(item_id) | {"content": _stored(self.content, kind)}
 
 
 class InputCall(_Item):
@@ -115,10 +164,16 @@ class InputResult(_Item):
 
     type: Literal["function_call_output", "custom_tool_call_output"]
     call_id: str = Field(max_length=MAX_NAME)
-    output: Texts
+    output: Parts
+
+    @property
+    def image_characters(self) -> int:
+        return _image_characters(self.output)
 
     def stored(self, item_id: str) -> Json:
-        return super().stored(item_id) | {"output": _joined(self.output)}
+        images = any(isinstance(part, InputImage) for part in self.output)
+        output = _stored(self.output, {"type": "input_text"}) if images else _joined(self.output)
+        return super().stored(item_id) | {"output": output}
 
 
 class ReasoningText(ItemPart):

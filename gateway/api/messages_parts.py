@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from gateway.api.images import from_base64, from_url
 from gateway.api.tools import MAX_CALLS, MAX_NAME
 
 MAX_BLOCKS = 2 * MAX_CALLS
@@ -26,6 +27,40 @@ class TextPart(RequestPart):
 
     type: Literal["text"]
     text: str
+
+
+def _image(value: object) -> str:
+    """A file with an image as text."""
+    match value:
+        case {"type": "base64", "data": str(data)}:
+            return from_base64(data)
+        case {"type": "url", "url": str(url)}:
+            return from_url(url)
+    message = "An image's source has the type 'base64' and 'data', or the type 'url' and a data: URL"
+    raise PydanticCustomError("unsupported_value", message)
+
+
+_IMAGE_FILE = {"type": "string", "description": "A PNG, JPEG, WebP or GIF file in base64."}
+_IMAGE_SOURCES = [
+    {
+        "type": "object",
+        "properties": {"type": {"const": kind}, name: _IMAGE_FILE | more},
+        "required": ["type", name],
+    }
+    for kind, name, more in (("base64", "data", {}), ("url", "url", {"pattern": "^[dD][aA][tT][aA]:"}))
+]
+
+
+class ImagePart(RequestPart):
+    """An image."""
+
+    type: Literal["image"]
+    source: Annotated[str, BeforeValidator(_image), WithJsonSchema({"anyOf": _IMAGE_SOURCES})]
+
+    @property
+    def text(self) -> str:
+        """See `images.py`."""
+        return self.source
 
 
 class ThinkingPart(RequestPart):
@@ -143,7 +178,7 @@ def _paragraphs(*texts: str | None) -> str:
     return "".join(f"{text}\n\n" for text in texts if text)
 
 
-_Readable = TextPart | DocumentPart | SearchResultPart
+_Readable = TextPart | DocumentPart | SearchResultPart | ImagePart
 
 
 def _known(value: object, kinds: tuple[str, ...]) -> object:
@@ -157,7 +192,7 @@ def _known(value: object, kinds: tuple[str, ...]) -> object:
     return value
 
 
-_READABLE = ("text", "document", "search_result")
+_READABLE = ("text", "document", "search_result", "image")
 _ResultPart = Annotated[_Readable | ReferencePart, Field(discriminator="type")]
 
 
@@ -209,7 +244,7 @@ class Turn(RequestPart):
         thoughts, calls = "", []
         for part in self.content:
             match part:
-                case TextPart() | DocumentPart() | SearchResultPart():
+                case TextPart() | DocumentPart() | SearchResultPart() | ImagePart():
                     texts.append(part.text)
                 case ThinkingPart():
                     thoughts += part.thinking

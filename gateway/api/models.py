@@ -60,4 +60,5 @@ def _object(model: Model, name: str, adapter: str = "") -> dict[str, Any]:
         "defaults": model.defaults,
         "num_labels": model.num_labels,
         "generates": model.generates,
+        "input_modalities": ["text", "image"] if model.images else ["text"],
     }

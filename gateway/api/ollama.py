@@ -324,7 +324,7 @@ def _shown(model: Model) -> Json:
 
 def _capabilities(model: Model) -> list[str]:
     if model.generates:
-        return ["completion", "tools"]
+        return ["completion", "tools", *(["vision"] if model.images else [])]
     return [] if model.num_labels else ["embedding"]
 
 

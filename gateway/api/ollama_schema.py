@@ -3,7 +3,14 @@
 import json
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    GetJsonSchemaHandler,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
@@ -20,6 +27,7 @@ from gateway.api.fields import (
     declared,
     nullable,
 )
+from gateway.api.images import MAX_IMAGES, from_base64
 from gateway.api.request_schema import BodyPart, RequestBody
 from gateway.api.shape import MAX_DEPTH
 from gateway.api.tools import MAX_CALLS, MAX_NAME, MAX_TOOL_VALUES, Tools
@@ -97,14 +105,11 @@ class OllamaCall(BodyPart):
     function: OllamaFunction
 
 
-def _no_images(value: object) -> object:
-    if value not in (None, []):
-        raise PydanticCustomError("unsupported_parameter", "This is not supported")
-    return None
-
-
-Images = Annotated[None, BeforeValidator(_no_images), WithJsonSchema({"enum": [None, []]})]
-"""Pictures, which are not supported."""
+Images = Annotated[
+    list[Annotated[str, AfterValidator(from_base64)]] | None,
+    Field(max_length=MAX_IMAGES, description="PNG, JPEG, WebP or GIF files in base64."),
+]
+"""Each as text, see `images.py`."""
 
 
 class OllamaMessage(BodyPart):
@@ -215,11 +220,18 @@ class OllamaGenerateBody(OllamaBody):
 
     @property
     def loads(self) -> bool:
-        return not self.prompt
+        return not (self.prompt or self.images)
+
+    @model_validator(mode="after")
+    def _nothing_shows_images(self) -> "OllamaGenerateBody":
+        if self.raw and self.images:
+            message = "'images': a prompt that is 'raw' has none."
+            raise BadRequest(message, param="images", code="invalid_value")
+        return self
 
     def _asked(self) -> Json:
         system = [{"role": "system", "content": self.system}] if self.system else []
-        return {"messages": [*system, {"role": "user", "content": self.prompt}]}
+        return {"messages": [*system, {"role": "user", "content": _shown(self.prompt, self.images)}]}
 
 
 class _Embedding(RequestBody):
@@ -279,6 +291,11 @@ class ShowBody(RequestBody):
         return self.model or self.name
 
 
+def _shown(text: str | None, images: list[str] | None) -> str:
+    """A text after its images."""
+    return "".join([*(images or ()), text or ""])
+
+
 def conversation(messages: list[OllamaMessage]) -> list[Json]:
     """Messages of the chat API. Calls without ids get some, and results those of the calls before them."""
     found: list[Json] = []
@@ -286,7 +303,7 @@ def conversation(messages: list[OllamaMessage]) -> list[Json]:
     """Id and name of the calls that have no result yet."""
     number = 0
     for message in messages:
-        fields: Json = {"role": message.role, "content": message.content or ""}
+        fields: Json = {"role": message.role, "content": _shown(message.content, message.images)}
         if message.thinking:
             fields["reasoning_content"] = message.thinking
         calls = []
@@ -299,7 +316,7 @@ def conversation(messages: list[OllamaMessage]) -> list[Json]:
             calls.append({"id": identity, "type": "function", "function": function})
             open_calls.append((identity, call.function.name))
         if calls:
-            fields |= {"tool_calls": calls, "content": message.content or None}
+            fields |= {"tool_calls": calls, "content": fields["content"] or None}
         if message.role == "tool":
             fields |= {"tool_call_id": _answered(message, open_calls), "name": message.tool_name}
         found.append(fields)

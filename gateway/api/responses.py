@@ -30,9 +30,10 @@ from gateway.errors import BadRequest, GatewayError
 from gateway.http.caller import caller_of
 from gateway.http.openapi import posting
 from gateway.http.sse import named_event
-from gateway.upstream.conversation_store import NOTHING_ADDED, Added
+from gateway.upstream.conversation_store import NOTHING_ADDED, Added, conversation_too_large
 from gateway.upstream.generation import Generator
-from gateway.upstream.response_store import ResponseStore
+from gateway.upstream.response_store import ResponseStore, response_too_large
+from gateway.upstream.stored_room import MAX_RECORD_BYTES
 from proto.sampling_pb2 import LENGTH, NOT_FINISHED
 from proto.tokenizer_pb2 import TextChunk, TextDelta
 
@@ -93,6 +94,9 @@ def router(generator: Generator, store: ResponseStore | None, background: Backgr
                 return await _queue(request, generator, asked, items, background)
             stored = store is not None and asked.store is not False
             put = _put(store, caller_of(request).tenant, stored, asked.conversation) if store else None
+            if put is not None and sum(one.image_characters for one in items.all) > MAX_RECORD_BYTES:
+                # It would be refused once the answer is there.
+                raise response_too_large() if stored else conversation_too_large()
             keeping = Keeping(items if put else NO_ITEMS, put, stored)
         kind = partial(ResponsesAnswer, asked, keeping, await generator.defaults_of(asked.model))
         return await respond(request, generator, asked.chat(items.all), chat_requests, kind)

@@ -7,17 +7,23 @@ call, and the next tokenizer process continues from there. So does a call that w
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
 from opentelemetry import trace
 
-from gateway.errors import GatewayError, TimedOut, from_rpc, retry_after
+from gateway.errors import GatewayError, TimedOut, Unavailable, from_rpc, retry_after
+from gateway.upstream.images import KeptImages
 from ops.runtime.telemetry import calling, carried, within
-from proto.rpc import Resumption
+from proto.rpc import BusAway, Resumption
 from proto.tokenizer_pb2 import EmbedRequest, TextRequest, TokenizeRequest
+
+PUT_TRIES = 10
+"""Times that images are put into Redis which cannot be reached."""
+PUT_AGAIN_SECONDS = 1.0
+"""Time between two of them."""
 
 _METHODS = {
     TextRequest: "quire.Tokenizer/Generate",
@@ -38,6 +44,10 @@ class Parts:
     """Number of calls that run or have succeeded."""
 
 
+def _late() -> TimedOut:
+    return TimedOut("The answer was not complete within 'timeout'.", param="timeout")
+
+
 class Attempts:
     """One prompt or text for the tokenizer service: one call, and another each time that a server dies."""
 
@@ -49,6 +59,8 @@ class Attempts:
         self._ended_by: GatewayError | None = None
         self._turn: asyncio.Future[None] | None = None
         """Is done when the call may go on, if it was paused."""
+        self.images: KeptImages | None = None
+        """The images of the request, if it has any."""
         self.leave: Callable[[], None] | None = None
         """Gives back the call's place, if it has one of its own."""
         self._counted = False
@@ -78,9 +90,28 @@ class Attempts:
                     async with asyncio.timeout(self._left()):
                         await asyncio.shield(turn)
             except TimeoutError:
-                raise TimedOut("The answer was not complete within 'timeout'.", param="timeout") from None
+                raise _late() from None
             if self._turn is turn:
                 self._turn = None
+
+    async def _put_images(self, images: KeptImages) -> None:
+        """Put the request's images where the services find them. Raises `GatewayError`."""
+        try:
+            async with asyncio.timeout(self._left()):
+                for tries in range(PUT_TRIES):
+                    if tries:
+                        await asyncio.sleep(PUT_AGAIN_SECONDS)
+                    if self._ended_by is not None:
+                        raise self._ended_by
+                    with suppress(BusAway):
+                        await images.put(self._left())
+                        break
+                else:
+                    raise Unavailable("The message queue cannot be reached.")
+        except TimeoutError:
+            raise _late() from None
+        if self._ended_by is not None:
+            raise self._ended_by
 
     def close(self) -> None:
         """Nobody waits for the answer any more."""

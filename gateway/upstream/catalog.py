@@ -59,6 +59,8 @@ class Model:
     """Names of the LoRA adapters that all of its schedulers with workers have, sorted."""
     bidirectional: bool = False
     """It is an encoder, which embeds or classifies texts and generates none."""
+    images: bool = False
+    """It sees images."""
     absent_since: float | None = field(default=None, compare=False)
     """When it ceased to be available, on the catalog's clock; None if it is available. Seconds."""
 
@@ -206,9 +208,7 @@ class Catalog:
         longest = max((_count(lease, "max_model_len") for lease in leases), default=0)
         defaults = [found for lease in leases if (found := _defaults(lease)) is not None]
         labels = [_count(lease, "num_labels") for lease in leases if lease.service == "tokenizer"]
-        encoders = [
-            lease.info.get("bidirectional") is True for lease in leases if lease.service == "tokenizer"
-        ]
+        encoders, seeing = _told(leases, "bidirectional"), _told(leases, "images")
         return Model(
             name,
             before.created,
@@ -220,6 +220,7 @@ class Catalog:
             labels[0] if labels else before.num_labels,
             _adapters(leases),
             encoders[0] if encoders else before.bidirectional,
+            seeing[0] if seeing else before.images,
             since if absent else None,
         )
 
@@ -266,6 +267,11 @@ def _adapters(leases: list[Lease]) -> tuple[str, ...]:
         for each in every
     ]
     return tuple(sorted(set.intersection(*names))) if names else ()
+
+
+def _told(leases: list[Lease], key: str) -> list[bool]:
+    """What each of the tokenizers tells of its model."""
+    return [lease.info.get(key) is True for lease in leases if lease.service == "tokenizer"]
 
 
 def _count(lease: Lease, key: str) -> int:

@@ -8,18 +8,21 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from gateway.errors import Overloaded, ServerFault, Stopping, Unavailable
+from gateway.errors import Overloaded, ServerFault, Stopping, TooLarge, Unavailable
 from gateway.upstream.admission import Admission, Asker, Load
 from gateway.upstream.answer_span import AnswerSpan
 from gateway.upstream.attempts import Attempts, Parts
 from gateway.upstream.backend import Backend
 from gateway.upstream.catalog import Catalog, Model
+from gateway.upstream.images import NO_IMAGES, Images, KeptImages
 from gateway.upstream.measures import AnswerTimes, Measures
 from gateway.upstream.merge import merged
-from gateway.upstream.purpose import Check, generates
+from gateway.upstream.purpose import Check, generates, sees_images
+from ops.runtime.image_store import ImageStore
 from ops.runtime.telemetry import sampled_trace
 from proto.parts import Joiner
 from proto.rpc import Resumption
+from proto.rpc.call import MAX_MESSAGE_BYTES
 from proto.tokenizer_pb2 import EmbedRequest, TextChunk, TextRequest, TextSoFar
 from proto.tokenizer_pb2_grpc import TokenizerStub
 
@@ -79,6 +82,8 @@ class Generation(Attempts):
         with self._times:
             while self._ended_by is None and not self._finished:
                 await self._go_on()
+                if self.images is not None:
+                    await self._put_images(self.images)
                 request = self._with_so_far()
                 self._times.call()
                 whole = Joiner()
@@ -142,9 +147,17 @@ class Generation(Attempts):
 class Generator:
     """Runs requests, and ends those that wait for a model that is lost."""
 
-    def __init__(self, backend: Backend, catalog: Catalog, answer_timeout: float | None = None) -> None:
-        """`answer_timeout`: seconds that an answer may take whose request does not say; None: any time."""
+    def __init__(
+        self,
+        backend: Backend,
+        catalog: Catalog,
+        answer_timeout: float | None = None,
+        images: ImageStore | None = None,
+    ) -> None:
+        """`answer_timeout`: seconds that an answer may take whose request does not say; None: any time.
+        `images`: where the services find those of requests; None: no request has any."""
         self.answer_timeout = answer_timeout
+        self._image_store = images
         self._backend = backend
         self._catalog = catalog
         self._admissions: dict[str, Admission] = {}
@@ -174,11 +187,16 @@ class Generator:
 
     @asynccontextmanager
     async def run(
-        self, model: str, requests: Sequence[TextRequest], timeout: float | None = None
+        self,
+        model: str,
+        requests: Sequence[TextRequest],
+        timeout: float | None = None,
+        images: Images = NO_IMAGES,
     ) -> AsyncIterator[Chunks]:
         """The chunks of all requests as they come.
 
-        `timeout`: seconds until all answers must be complete; None: `answer_timeout`. Raises `GatewayError`.
+        `timeout`: seconds until all answers must be complete; None: `answer_timeout`. `images`: those that
+        the requests name. Raises `GatewayError`.
         """
         timeout = self.answer_timeout if timeout is None else timeout
 
@@ -188,7 +206,7 @@ class Generator:
             return [Generation(tokenizer, request, measures, timeout, parts, name) for request in requests]
 
         async with (
-            self.watched(model, begin, requests, timeout, fits=generates) as generations,
+            self.watched(model, begin, requests, timeout, fits=generates, images=images) as generations,
             aclosing(merged([each.chunks(number) for number, each in enumerate(generations)])) as chunks,
         ):
             yield chunks
@@ -202,14 +220,16 @@ class Generator:
         timeout: float | None = None,
         at_once: int | None = None,
         fits: Check | None = None,
+        images: Images = NO_IMAGES,
     ) -> AsyncIterator[list[Call]]:
         """The calls that `begin` makes of the model's tokenizer service, once there is a place for them.
 
         They end when the model is lost. `requests`: what they send. `timeout`: seconds that they may take,
         from now on. `at_once`: how many of them run at once at most; None: all, and each may be paused.
-        `fits`: raises `BadRequest` if the model is not for this; None: any is.
-        Raises `NotFound` or `Unavailable` for a model that is not available, `Overloaded` or `TimedOut` if
-        there is no place.
+        `fits`: raises `BadRequest` if the model is not for this; None: any is. `images`: those that the
+        requests name. They are in Redis from the first call on until this ends.
+        Raises `NotFound` or `Unavailable` for a model that is not available, `BadRequest` for images that it
+        does not see, `TooLarge`, `Overloaded` or `TimedOut` if there is no place.
         """
         found = await self._catalog.find(model)
         if fits is not None:
@@ -219,6 +239,8 @@ class Generator:
         adapter = self._catalog.adapter_of(model)
         for request in requests:
             request.adapter = adapter
+        kept = self._kept(found, images) if images else None
+        load = _load(requests, images, at_once)
         calls = begin(self._backend.tokenizer(found.name))
         self._live.update(dict.fromkeys(calls, found.name))
         self.under_way += 1
@@ -226,9 +248,12 @@ class Generator:
             # Calls that run in turns have no places of their own to give up.
             pausable = calls if at_once is None else ()
             with self._counting_refusals(found.name):
-                async with self._place(found, requests, timeout, at_once, pausable) as leave:
+                asker = Asker(requests[0].tenant, requests[0].user)
+                async with self._place(found, asker, load, timeout, pausable) as leave:
                     for call in pausable:
                         call.leave = partial(leave, call)
+                    for call in calls:
+                        call.images = kept
                     yield calls
         finally:
             self.under_way -= 1
@@ -238,21 +263,28 @@ class Generator:
                 call.leave = (
                     None  # it refers to the call, and only the collector of garbage would find the two
                 )
+            if kept is not None:
+                await kept.drop()
+
+    def _kept(self, model: Model, images: Images) -> KeptImages:
+        """Raises `BadRequest` if the model sees no images."""
+        sees_images(model)
+        if self._image_store is None:
+            raise Unavailable("This gateway has no store for images.")
+        return KeptImages(self._image_store, images)
 
     def _place(
         self,
         model: Model,
-        requests: Sequence[TextRequest | EmbedRequest],
+        asker: Asker,
+        load: Load,
         timeout: float | None,
-        at_once: int | None,
         pausable: Sequence[Attempts],
     ) -> AbstractAsyncContextManager[Callable[[Attempts], None]]:
         admission = self._admissions.get(model.name)
         if admission is None:
             admission = self._admissions[model.name] = Admission(model.capacity)
         admission.resize(model.capacity)
-        asker = Asker(requests[0].tenant, requests[0].user)
-        load = Load(min(len(requests), at_once or len(requests)), sum(one.ByteSize() for one in requests))
         return admission.place(asker, load, timeout, pausable)
 
     @contextmanager
@@ -299,3 +331,11 @@ class Generator:
             admission.refuse_waiters(Stopping())
         for call in self._live:
             call.end(Stopping())
+
+
+def _load(requests: Sequence[TextRequest | EmbedRequest], images: Images, at_once: int | None) -> Load:
+    """Raises `TooLarge` for a request that no message can carry."""
+    sizes = [one.ByteSize() for one in requests]
+    if max(sizes) > MAX_MESSAGE_BYTES:
+        raise TooLarge(f"The text of a prompt has at most {MAX_MESSAGE_BYTES // 2**20} MiB.")
+    return Load(min(len(requests), at_once or len(requests)), sum(sizes) + sum(map(len, images.values())))

@@ -33,6 +33,12 @@ def scores_pairs(model: Model) -> None:
         raise _refusal(f"The model '{model.name}' has {model.num_labels} labels: a cross-encoder has one.")
 
 
+def sees_images(model: Model) -> None:
+    if not model.images:
+        message = f"The model '{model.name}' takes no images."
+        raise BadRequest(message, param="messages", code="unsupported_value")
+
+
 def _purpose(model: Model) -> str:
     if not model.num_labels:
         return "embeds texts (use '/v1/embeddings')"

@@ -95,8 +95,7 @@ class ResponseStore:
         Both happen or neither does. Raises `TooLarge` and `LeaseLost`, too."""
         text = as_json(record)
         if len(text) > MAX_RECORD_BYTES:
-            message = f"The response and its input have more than {MAX_RECORD_BYTES // 2**20} MiB: "
-            raise TooLarge(message + "ask with 'store': false.", param="store")
+            raise response_too_large()
         found = await self._write(_PUT, tenant, response_id, lease, text, *added.arguments)
         if found < 0:
             raise conversation_too_large()
@@ -170,3 +169,8 @@ class ResponseStore:
         if not found:
             raise LeaseLost
         return found
+
+
+def response_too_large() -> TooLarge:
+    message = f"The response and its input have more than {MAX_RECORD_BYTES // 2**20} MiB: "
+    return TooLarge(message + "ask with 'store': false.", param="store")

@@ -2,6 +2,7 @@
 
 from gateway.upstream.attempts import Attempts
 from gateway.upstream.generation import Generator
+from gateway.upstream.images import NO_IMAGES, Images
 from proto.rpc import Resumption
 from proto.tokenizer_pb2 import TextRequest, TokenizeRequest, TokenizeResponse
 from proto.tokenizer_pb2_grpc import TokenizerStub
@@ -21,6 +22,8 @@ class Tokenization(Attempts):
         """The tokenizer service's response. Raises `GatewayError`."""
         resumption = Resumption()
         while self._ended_by is None:
+            if self.images is not None:
+                await self._put_images(self.images)
             async with self._attempt(
                 self._tokenizer.Tokenize, self._request, resumption, self._names
             ) as call:
@@ -36,10 +39,12 @@ async def tokenize(
     *,
     names: bool = False,
     timeout: float | None = None,
+    images: Images = NO_IMAGES,
 ) -> TokenizeResponse:
     """The prompt of `request` as tokens. `names`: also as the vocabulary spells them.
 
-    `timeout`: in seconds; None: the generator's `answer_timeout`. Raises `GatewayError`.
+    `timeout`: in seconds; None: the generator's `answer_timeout`. `images`: those that the request names.
+    Raises `GatewayError`.
     """
     timeout = generator.answer_timeout if timeout is None else timeout
 
@@ -47,5 +52,5 @@ async def tokenize(
         return [Tokenization(tokenizer, TokenizeRequest(request=request, names=names), timeout)]
 
     # It runs in a turn, and has no place that it could give up meanwhile.
-    async with generator.watched(model, begin, [request], timeout, at_once=1) as (asked,):
+    async with generator.watched(model, begin, [request], timeout, at_once=1, images=images) as (asked,):
         return await asked.result()

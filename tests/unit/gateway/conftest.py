@@ -17,7 +17,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from gateway.app import create_app
-from gateway.http.body_memory import MAX_BODY_BYTES
+from gateway.http.body_memory import MAX_FRAME_BYTES
 from gateway.http.connections import ConnectionLimits
 from gateway.http.key_ring import KeyRing
 from gateway.http.protocol import WebSocketProtocol, protocol
@@ -299,7 +299,7 @@ async def serving(app: Any, limits: ConnectionLimits | None = None) -> AsyncIter
         http=protocol(limits),
         timeout_keep_alive=max(1, int(limits.idle)),
         ws=WebSocketProtocol,
-        ws_max_size=MAX_BODY_BYTES,
+        ws_max_size=MAX_FRAME_BYTES,
         ws_per_message_deflate=False,
         lifespan="auto",
         log_config=None,

@@ -191,6 +191,7 @@ async def test_an_encoder_generates_nothing(gateway: Gateway, ask: str) -> None:
     ("told", "generates", "capabilities"),
     [
         ({}, True, ["completion", "tools"]),
+        ({"images": True}, True, ["completion", "tools", "vision"]),
         ({"bidirectional": True}, False, ["embedding"]),
         ({"bidirectional": True, "num_labels": 1}, False, []),
     ],

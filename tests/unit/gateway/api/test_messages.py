@@ -207,7 +207,7 @@ def error_of(answer):
         ({"content": b"{"}, (400, "invalid_request_error")),
         ({"json": ASK | {"messages": 3}}, (400, "invalid_request_error")),
         ({"json": ASK | {"model": "n"}}, (404, "not_found_error")),
-        ({"content": b" " * 5_000_000}, (413, "request_too_large")),
+        ({"content": b" " * 30_000_000}, (413, "request_too_large")),
         ({"content": b"{}", "headers": {"Content-Type": "text/plain"}}, (415, "invalid_request_error")),
         ({"json": ASK, "headers": {"Host": "evil.example"}}, (403, "permission_error")),
     ],

@@ -201,8 +201,11 @@ RESULT = {"type": "tool_result", "tool_use_id": "c"}
         ({"messages": [{"role": "tool", "content": "A"}]}, "messages[0].role"),
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": None}]}, "messages[0].content"),
-        ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages[0].content"),
-        ({"messages": [{"role": "user", "content": [RESULT | {"content": [IMAGE]}]}]}, None),
+        ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages[0].content[0].source"),
+        (
+            {"messages": [{"role": "user", "content": [RESULT | {"content": [IMAGE]}]}]},
+            "messages[0].content[0].content[0].source",
+        ),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
         ({"messages": [{"role": "user", "content": [PDF]}]}, "messages[0].content[0].source"),
         ({"system": [IMAGE]}, "system"),

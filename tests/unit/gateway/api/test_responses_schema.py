@@ -138,7 +138,7 @@ IMAGE = {"type": "input_image", "image_url": "x"}
         ({"input": []}, "input"),
         ({"input": 3}, "input"),
         ({"input": [{"role": "tool", "content": "A"}]}, "input[0].role"),
-        ({"input": [{"role": "user", "content": [IMAGE]}]}, "input[0].content"),
+        ({"input": [{"role": "user", "content": [IMAGE]}]}, "input[0].content[0].image_url"),
         ({"input": [{"type": "web_search_call", "id": "x"}]}, "input[0].type"),
         ({"input": [{"type": ["message"]}]}, "input[0].type"),
         ({"input": [{"role": "user", "content": [{"type": "text"}]}]}, "input[0].content[0].text"),

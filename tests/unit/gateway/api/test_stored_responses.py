@@ -1,5 +1,7 @@
 """Stored responses: going on from them, and the endpoints that show and delete them."""
 
+from base64 import b64encode
+
 import httpx
 import openai
 import pytest
@@ -7,6 +9,8 @@ import pytest
 from gateway.api.responses_answer_schema import DeletedResponse, InputItems, ResponseAnswer
 from gateway.app import Stores, create_app
 from gateway.upstream.response_store import ResponseStore
+from gateway.upstream.stored_room import MAX_RECORD_BYTES
+from ops.runtime.image_store import ImageStore
 from tests.unit.gateway.api.test_messages import STORY, WHOLE, says
 from tests.unit.gateway.conftest import JSON
 
@@ -20,11 +24,12 @@ def store(line, prefix):
 
 
 @pytest.fixture
-def client_of(gateway, store, keys_of):
+def client_of(gateway, store, keys_of, line, prefix):
     """Makes the openai client of a tenant, each with a gateway of its own."""
 
     def client_of(tenant="a", store=store):
-        app = create_app(gateway.backend, keys_of({"sk-a": "a", "sk-b": "b"}), stores=Stores(responses=store))
+        stores = Stores(responses=store, images=ImageStore(line, prefix))
+        app = create_app(gateway.backend, keys_of({"sk-a": "a", "sk-b": "b"}), stores=stores)
         http = httpx.AsyncClient(transport=httpx.ASGITransport(app), headers=JSON)
         return openai.AsyncOpenAI(
             base_url="http://localhost/v1", api_key=f"sk-{tenant}", http_client=http, max_retries=0
@@ -194,3 +199,37 @@ async def test_an_answer_that_cannot_be_stored_has_failed(gateway, client_of, li
     events = [event async for event in await client_of().responses.create(model="m", input="A", stream=True)]
     assert [event.sequence_number for event in events] == list(range(len(events)))
     assert (events[-1].type, events[-1].response.error.code) == ("response.failed", "server_error")
+
+
+PNG = b"\x89PNG\r\n\x1a\n"
+USER = {"role": "user", "content": [{"type": "input_text", "text": "A"}]}
+
+
+def image(size=8):
+    url = f"data:image/png;base64,{b64encode(PNG.ljust(size)).decode()}"
+    return USER | {"content": [*USER["content"], {"type": "input_image", "image_url": url, "detail": "low"}]}
+
+
+async def test_a_conversation_goes_on_with_its_images(gateway, client_of):
+    gateway.backend.lease_list[0].info["images"] = True
+    first = await client_of().responses.create(model="m", input=[image()])
+    (asked,) = (await client_of().responses.input_items.list(first.id)).data
+    assert asked.content[1].model_dump(exclude_none=True) == image()["content"][1]
+    await client_of().responses.create(model="m", input="And?", previous_response_id=first.id)
+    question, _, more = gateway.tokenizer.requests[-1].chat.messages
+    assert (question.content, more.content) == ("A", "And?")
+    assert [(one.offset, one.low_detail) for one in question.images] == [(1, True)]
+
+
+async def test_what_has_no_room_is_refused_before_it_is_answered(gateway, client_of):
+    gateway.backend.lease_list[0].info["images"] = True
+    client, large = client_of(), image(MAX_RECORD_BYTES * 3 // 4 + 100)
+    with pytest.raises(openai.APIStatusError) as refused:
+        await client.responses.create(model="m", input=[large])
+    assert (refused.value.status_code, refused.value.param) == (413, "store")
+    made = await client.conversations.create()
+    with pytest.raises(openai.APIStatusError) as refused:
+        await client.responses.create(model="m", input=[large], conversation=made.id, store=False)
+    assert (refused.value.status_code, refused.value.param) == (413, "conversation")
+    assert gateway.tokenizer.requests == []
+    await client.responses.create(model="m", input=[large], store=False)

@@ -118,7 +118,7 @@ BAD = [
     ("POST", "/v1/completions", {"content": b"{}", "headers": {"Content-Encoding": "gzip"}}),
     ("POST", "/v1/completions", {"content": b"{}", "headers": {"Content-Encoding": "br"}}),
     ("POST", "/v1/completions", {"content": b"{}", "headers": {"Content-Type": "text/plain"}}),
-    ("POST", "/v1/completions", {"content": b" " * 5_000_000}),
+    ("POST", "/v1/completions", {"content": b" " * 30_000_000}),
     ("POST", "/v1/completions", {"json": {}, "headers": {"Authorization": "Bearer none"}}),
     ("GET", "/v1/models", {"headers": {"Authorization": "Bearer none"}}),
     ("GET", "/v1/models", {"headers": {"Host": "example.com"}}),
