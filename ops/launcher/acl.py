@@ -71,13 +71,13 @@ def rules(role: str, prefix: str) -> tuple[str, ...]:
     """Rights apart from the others: to look whether a call is still at the next service's door."""
     if role == "gateway":
         keys += ["%R~keys*", "~limits*", "~responses:*", "~claims:*", "~jobs:*", "~files:*", "~batches:*"]
-        keys += ["~images:*", "%R~metrics:*"]
+        keys += ["%R~metrics:*", "%W~images:*"]
         keys += [f"%W~{INSIDE}", "%W~inbox:scheduler-*"]
         commands += f" {_GATEWAY}"
-    if role == "tokenizer":
-        keys += ["~grammars:*", "%R~images:*"]
-    if role == "worker":
+    if role in ("tokenizer", "worker"):
         keys.append("%R~images:*")
+    if role == "tokenizer":
+        keys.append("~grammars:*")
     if role == "scheduler":
         keys += [f"~{INSIDE}", "%W~inbox:gateway-*"]
     if role in DOORS:
