@@ -13,6 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from ops.runtime.trace_sampling import LONGEST_WAIT
+from proto.images_pb2 import ImageFile, PromptImage
 from proto.sampling import greedy
 from proto.sampling_pb2 import MEAN, FinishReason, SamplingParams, StopConditions
 from proto.scheduler_pb2 import EmbedTokensRequest, GenerateRequest, SequenceSoFar, Start
@@ -86,6 +87,13 @@ class Stage:
             scheduler.check_integrity()
         pools = [scheduler.state.batch.pool for scheduler in fleet.schedulers]
         return not fleet._home and all(pool.free_blocks == pool.num_blocks for pool in pools)
+
+
+def seen(
+    position: int, tokens: int, rows: int = 1, columns: int = 1, digest: bytes = bytes(32)
+) -> PromptImage:
+    file = ImageFile(name="a", digest=digest)
+    return PromptImage(file=file, position=position, tokens=tokens, rows=rows, columns=columns)
 
 
 def start(prompt: Any, *, seed: int = 7, max_tokens: int = 8, **fields: Any) -> GenerateRequest:
@@ -384,6 +392,22 @@ BAD = {
         *(start([]), start(b"abc"), start([40]), start([-1])),
         *(start([1], predicted_tokens=each) for each in (b"abc", pack([40]), pack([-1]))),
     ],
+    "images": [
+        start([1] * 4, images=images)
+        for images in (
+            [seen(3, 2)],
+            [seen(4, 1)],
+            [seen(0, 0, rows=0)],
+            [seen(0, 1, rows=0)],
+            [seen(0, 1, columns=2)],
+            [seen(0, 1, digest=bytes(31))],
+            [seen(0, 2), seen(1, 2)],
+            [seen(2, 1), seen(0, 1)],
+            [seen(2**32 - 1, 2**32 - 1)],
+            [seen(0, 1)] * 65,
+        )
+    ],
+    "rolling_context": [start([1] * 4, images=[seen(0, 1)], rolling_context=True)],
     "n": [start([1], n=0), start([1], n=129)],
     "temperature": [start([1], temperature=value) for value in (-0.1, float("nan"), float("inf"))],
     "top_p": [start([1], top_p=value) for value in (0.0, 1.1, float("nan"))],
@@ -492,6 +516,31 @@ async def test_an_answer_that_no_worker_here_goes_on_with_is_refused_after_a_whi
         for fingerprint in ("new", ""):
             call = stage.stub.Generate(iter([start(fingerprint)]))
             assert (await call.read()).fingerprint == "new", "the caller is told who computes"
+
+
+async def test_images_are_told_apart_and_go_to_workers_that_take_them(
+    fake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "STRANDED_SECONDS", 0.2)
+    prompt = [index % 9 for index in range(12)]
+    async with Stage(fake, fake.limits(images=True)) as stage:
+        stage.workers.join()
+        answers, cached = [], []
+        for digest in (b"a", b"b", b"a", b""):
+            images = [seen(2, 4, rows=2, columns=2, digest=digest * 32)] if digest else []
+            message = start(prompt, max_tokens=8, images=images)
+            responses = [response async for response in stage.stub.Generate(iter([message]))]
+            answers.append(b"".join(delta.tokens for each in responses for delta in each.deltas))
+            cached.append(responses[0].cached_tokens)
+        assert cached == [0, 0, 8, 0], "blocks of 4 tokens, of which the first two have some of the image"
+        assert answers[2] == answers[0]
+        assert len(set(answers)) == 3
+    async with Stage(fake, fake.limits()) as stage:
+        stage.workers.join()
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await collect(stage.stub.Generate(iter([start(prompt, images=[seen(0, 1)])])))
+        assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        assert refused.value.details() == "no worker here takes images"
 
 
 async def test_adapters_are_told_apart_from_the_model_to_the_end(

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from proto import worker_pb2 as worker
+from proto.images_pb2 import ImageFile, PromptImage
 from proto.sampling import greedy
 from proto.sampling_pb2 import FinishReason, Grammar, SamplingParams, StopConditions, TokenRules
 from proto.scheduler_pb2 import Start
@@ -193,6 +194,27 @@ def test_a_fork_does_not_carry_its_parents_rules_again() -> None:
     assert child.sampling == SamplingParams(seed=5, rules=TokenRules())
     assert child.sampling.HasField("rules")
     assert not child.sampling.HasField("grammar")
+
+
+def test_images_go_to_a_worker_with_each_slot_but_forks() -> None:
+    file = ImageFile(name="a", digest=bytes(32))
+    images = [PromptImage(file=file, position=0, tokens=3, rows=1, columns=2)]
+    images.append(PromptImage(file=file, position=3, tokens=1, rows=1, columns=1))
+    start = Start(prompt_tokens=int32(1, 2, 3, 4), n=2, sampling=greedy(), images=images)
+    start.images[0].data = b"which nobody but a worker sets"
+    request = request_from(start, "")
+    tokens = array("i", [1, 2, 3, 4, 5])
+    fork = NewSlot(1, request, 1, tokens[4:], [9], forked_from=0, forked_tokens=4)
+    slots = (NewSlot(0, request, 0, tokens, [1]), fork, NewSlot(2, request, 1, tokens, [2]))
+    found = [list(slot.images) for slot in wire.plan_to(StepPlan(1, new_slots=slots)).new_slots]
+    assert found == [images, [], images]
+
+
+def test_whether_a_worker_takes_images() -> None:
+    numbers = ("num_blocks", "block_size", "max_slots", "max_model_len", "max_step_tokens", "vocab_size")
+    for images in (False, True):
+        ready = WorkerReady(images=images, **dict.fromkeys(numbers, 8))
+        assert wire.limits_from(ready).images is images
 
 
 def test_a_plan_carries_a_grammar_once() -> None:

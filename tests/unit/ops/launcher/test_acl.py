@@ -135,7 +135,7 @@ def test_gateways_keep_images_which_tokenizers_and_workers_read(
     key = f"{PREFIX}images:1"
     for writing in (("SET", key, "x", "EX", 20), ("DEL", key)):
         assert permitted(users[role], writing) == (role in ("gateway", OPERATOR))
-    assert permitted(users[role], ("GET", key)) == (role != "scheduler")
+    assert permitted(users[role], ("GET", key)) == (role in ("tokenizer", "worker", OPERATOR))
 
 
 @pytest.mark.parametrize("role", ROLES)

@@ -9,6 +9,7 @@ from scheduler_svc.core.fleet import Fleet
 from scheduler_svc.core.plan import Outcome
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.sequence import State
+from tests.support.programs import images_at
 
 
 @pytest.fixture
@@ -153,6 +154,37 @@ def test_a_request_for_an_adapter_goes_to_a_worker_that_has_it(fake: SimpleNames
     homes = {fleet.home(fleet.accept(fake.request([1], max_tokens=9))[0]) for _ in range(9)}
     assert plain in homes
     assert other in homes
+
+
+def test_a_request_with_images_goes_to_a_worker_that_takes_them(fake: SimpleNamespace, fleet: Fleet) -> None:
+    images = images_at([(0, 2, 0)], 4)
+    blind, _ = fleet.add_worker(fake.limits())
+    group, _ = fleet.accept(fake.request([1] * 4, max_tokens=9, images=images))
+    assert fleet.home(group) is None
+    assert fleet.stranded() == [group]
+    sees, _ = fleet.add_worker(fake.limits(images=True))
+    assert fleet.home(group) is sees
+    assert fleet.stranded() == []
+    for _ in range(9):  # however much it has to do
+        group, _ = fleet.accept(fake.request([1] * 4, max_tokens=9, images=images))
+        assert fleet.home(group) is sees
+    assert blind in {fleet.home(fleet.accept(fake.request([1], max_tokens=9))[0]) for _ in range(9)}
+    fleet.remove_worker(sees)
+    assert fleet.stranded() == [each for each in fleet.stranded() if each.request.images]
+    assert len(fleet.stranded()) == 10
+
+
+def test_the_length_of_a_request_with_images_is_that_of_the_workers_that_take_them(
+    fake: SimpleNamespace, fleet: Fleet
+) -> None:
+    fleet.add_worker(fake.limits(max_model_len=64))
+    fleet.add_worker(fake.limits(max_model_len=32, images=True))
+    prompt = [1] * 40
+    _, outcome = fleet.accept(fake.request(prompt))
+    assert not outcome.failed
+    _, outcome = fleet.accept(fake.request(prompt, images=images_at([(0, 2, 0)], 40)))
+    ((_, refusal),) = outcome.failed
+    assert "maximum context length is 32 tokens" in str(refusal)
 
 
 def test_an_answer_with_an_adapter_goes_on_with_the_same_factors_alone(

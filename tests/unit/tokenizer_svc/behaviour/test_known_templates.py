@@ -8,7 +8,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from tokenizer_svc.errors import InvalidRequestError
-from tokenizer_svc.template import ChatTemplate
+from tokenizer_svc.template import ChatTemplate, Rendering
 from tokenizer_svc.tokenizer import TextModel
 
 FOLDER = Path(__file__).parent / "templates"
@@ -65,6 +65,35 @@ def test_as_transformers_renders_it(
         CHATS[chat], tokenize=False, add_generation_prompt=True, **arguments
     )
     assert template.render(CHATS[chat], arguments) == expected
+
+
+@pytest.mark.parametrize("arguments", [{}, {"add_vision_id": True}])
+@pytest.mark.parametrize("goes_on", [False, True])
+@pytest.mark.parametrize("name", ["qwen-vl", "pixtral"])
+def test_images_as_transformers_renders_them(
+    byte_level: TextModel, name: str, goes_on: bool, arguments: dict[str, Any]
+) -> None:
+    image, text = {"type": "image"}, {"type": "text", "text": " Compare "}
+    last = {"type": "text", "text": "They are "}
+    chat = [
+        SYSTEM,
+        {"role": "user", "content": [text, image, {"type": "text", "text": "with"}, image]},
+        THOUGHT,
+        MORE,
+        {"role": "user", "content": [image, image, text]},
+        {"role": "assistant", "content": [last]},
+    ]
+    told = Rendering(add_generation_prompt=not goes_on, continue_final_message=goes_on)
+    rendered = ChatTemplate(source(name), TOKENS).render(chat, arguments, rendering=told)
+    expected = theirs(byte_level, name).apply_chat_template(
+        chat,
+        tokenize=False,
+        add_generation_prompt=not goes_on,
+        continue_final_message=goes_on,
+        **arguments,
+    )
+    assert rendered == expected
+    assert rendered.count("[IMG]") + rendered.count("<|image_pad|>") == 4
 
 
 def test_a_switch_changes_what_is_said() -> None:

@@ -1,0 +1,156 @@
+"""Requests with images: what workers are told of them, and whose blocks they find.
+
+That all get the tokens that they get alone is shown by `test_random_programs.py`, whose programs have images.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from scheduler_svc.core.capabilities import partial_blocks
+from scheduler_svc.core.fleet import Fleet
+from scheduler_svc.core.images import Image
+from scheduler_svc.core.plan import NewSlot
+from scheduler_svc.core.sequence import State
+from scheduler_svc.recording.snapshot import decode, take
+
+Make = Callable[..., Any]
+
+
+def image(position: int, tokens: int, shows: int = 0) -> Image:
+    return Image(position, tokens, 1, tokens, bytes([shows]) * 32, f"image {shows}")
+
+
+def told(one: Any) -> list[NewSlot]:
+    """Run to the end; every slot that the worker has been told of."""
+    slots: list[NewSlot] = []
+    while (plan := one.scheduler.plan()) is not None:
+        slots += plan.new_slots
+        one.complete(plan)
+    return slots
+
+
+def test_equal_images_at_equal_places_share_blocks_and_others_do_not(bench: Make) -> None:
+    one, prompt = bench(images=True), [1] * 13
+    cached = []
+    for images in (
+        (image(2, 6),),
+        (image(2, 6),),
+        (image(2, 6, shows=1),),
+        (image(3, 6),),
+        (image(2, 6), image(9, 1)),
+        (),
+        (image(2, 6), image(9, 1, shows=1)),
+    ):
+        group = one.arrive(prompt, images=images, max_tokens=2)
+        one.run()
+        cached.append(group.cached_tokens)
+    assert cached == [0, 12, 0, 0, 8, 0, 8]
+
+
+def test_nobody_waits_for_the_blocks_of_another_image(bench: Make) -> None:
+    one = bench(max_step_tokens=40, images=True)
+    groups = [one.arrive([1] * 16, images=(image(0, 8, shows),)) for shows in (0, 1, 0)]
+    one.plan()
+    assert [group.sequences[0].state is State.WAITING for group in groups] == [False, False, True]
+    assert one.scheduler.state.unfinished.followers() == groups[2].sequences
+
+
+@pytest.mark.parametrize("host_blocks", [0, 40])
+def test_who_was_preempted_brings_its_images_again(bench: Make, host_blocks: int) -> None:
+    one = bench(num_blocks=9, block_size=4, max_slots=2, images=True, host_blocks=host_blocks)
+    images = (image(1, 3), image(5, 4, shows=1))
+    groups = [one.arrive([number] * 11, images=images, max_tokens=16) for number in range(2)]
+    slots = told(one)
+    assert len(slots) > 2, "one was preempted"
+    assert all(new.images == images for new in slots)
+    for group in groups:
+        output = list(group.sequences[0].tokens[11:])
+        assert output == one.fake.reference(group.request, 0, 36)
+
+
+def test_another_worker_is_told_of_the_images(alone: Make) -> None:
+    one = alone(images=True)
+    group = one.arrive([1] * 12, images=(image(2, 7),), max_tokens=9)
+    for _ in range(3):
+        one.step()
+    assert one.given[group][0]
+    one.fleet.remove_worker(one.scheduler)
+    one.join()
+    plan = one.scheduler.plan()
+    known = 12 + len(one.given[group][0])
+    assert [(new.images, len(new.tokens)) for new in plan.new_slots] == [((image(2, 7),), known)]
+    one.results.append(one.worker.execute(plan))
+    one.run()
+    one.check(group)
+
+
+@pytest.mark.parametrize("fields", [{"n": 3}, {"beams": 3, "n": 2}])
+def test_forks_have_the_images_of_their_parents(bench: Make, fields: dict[str, int]) -> None:
+    one = bench(images=True, num_blocks=40)
+    images = (image(3, 5),)
+    group = one.arrive([1] * 8, images=images, max_tokens=6, **fields)
+    slots = told(one)
+    assert [new.images for new in slots if not new.forked_tokens] == [images]
+    forks = [new for new in slots if new.forked_tokens]
+    assert len(forks) >= 2
+    assert not any(new.images for new in forks)
+    if "beams" not in fields:
+        for sequence in group.sequences:
+            assert list(sequence.tokens[8:]) == one.fake.reference(group.request, sequence.index, 64)
+
+
+def test_drafts_beside_images(bench: Make) -> None:
+    """What is predicted holds, and the answer is the same."""
+    one, images = bench(images=True), (image(0, 4),)
+    one.fleet.remove_worker(one.scheduler)
+    one.fleet = Fleet(1000, speculation="ngram")
+    one.scheduler, _ = one.fleet.add_worker(one.fake.limits(images=True))
+    plain = one.arrive([1] * 6, images=images, max_tokens=12)
+    one.run()
+    answer = plain.sequences[0].tokens[6:]
+    group = one.arrive([1] * 6, images=images, max_tokens=12, predicted=answer)
+    assert one.run() < 12
+    assert group.sequences[0].tokens[6:] == answer
+
+
+def test_partial_blocks_know_images(alone: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partial_blocks, "STEPS", 0)
+    one, stops = alone(1, recurrent=True, block_size=32, images=True), frozenset({30})
+    prompt = [1, 2, 2, 2, 30, 4, 5]
+    cached = []
+    for images in ((image(1, 3),), (image(1, 3, shows=1),), (image(1, 3),), (), (image(1, 3), image(5, 1))):
+        group = one.arrive(prompt, images=images, stop_token_ids=stops, max_tokens=2)
+        one.run()
+        one.check(group)
+        cached.append(group.cached_tokens)
+    assert cached == [0, 0, 5, 0, 5]
+
+
+def test_a_prompt_goes_where_its_images_are_cached(alone: Make) -> None:
+    one = alone(images=True)
+    one.fleet.add_worker(one.limits)
+    first, second = one.fleet.schedulers
+    workers = {first: one.worker, second: one.fake.StrictWorker(second.limits)}
+    homes = []
+    for shows in (0, 1, 0, 1):
+        # As one that is under way already, so that the other worker is the one with less to do.
+        busy = one.fleet.accept(one.fake.request([9], "busy"))[0] if len(homes) == 1 else None
+        request = one.fake.request([1] * 12, images=(image(2, 8, shows),), max_tokens=1)
+        group, _ = one.fleet.accept(request)
+        homes.append(one.fleet.home(group))
+        if busy is not None:
+            one.fleet.cancel(busy)
+        while (plan := homes[-1].plan()) is not None:
+            one.fleet.settle(homes[-1], homes[-1].complete(workers[homes[-1]].execute(plan)))
+    assert homes[0] is not homes[1]
+    assert homes[2:] == homes[:2]
+
+
+def test_a_recording_has_images(bench: Make) -> None:
+    one = bench(images=True)
+    group = one.arrive([1] * 9, images=(image(2, 4), image(7, 1, shows=1)))
+    copy = decode(take(group).encode())
+    assert copy.request.images == group.request.images
+    assert copy.needs == group.needs == ("", "", True)
