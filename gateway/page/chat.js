@@ -1,9 +1,10 @@
 // The chat page: one conversation on the screen, drawn anew from its values after each change.
 
 import * as chats from "./chats.js";
+import {fromFile} from "./images.js";
 import {apiKey, ask, setApiKey, stream} from "./server.js";
 import {node, patch} from "./tree.js";
-import {button, turn} from "./view.js";
+import {button, thumbnails, turn} from "./view.js";
 
 const $ = id => document.getElementById(id);
 const box = $("message"), scroll = $("scroll");
@@ -12,6 +13,7 @@ let chat = chats.load(location.hash.slice(1)) ?? chats.fresh(chats.all()[0]?.set
 let offered = {};  // models by name, as the gateway describes them
 let running = null;  // AbortController of the answer under way, with its `message`, and `writing`: what has not ended
 let editing = null;  // the message that is being edited
+let attached = [];  // images of the message that is being written, as data URLs
 let frame = 0;  // the animation frame that will draw
 
 // --- what is shown ---
@@ -34,7 +36,9 @@ function refresh() {
   $("welcome").hidden = chat.messages.length > 0;
   $("exports").hidden = !chat.messages.length;
   $("send").textContent = running ? "Stop" : "Send";
-  $("send").disabled = !running && !(box.value.trim() && $("model").value);
+  $("send").disabled = !running && !((box.value.trim() || attached.length) && $("model").value);
+  $("attach").hidden = !sees();
+  patch($("attached"), thumbnails(attached));
   box.style.height = "auto";
   box.style.height = `${box.scrollHeight}px`;
 }
@@ -64,6 +68,25 @@ function keep(one) {
     complain("This browser has no room left. Delete a conversation, or this one is lost with the tab.");
   }
   list();
+}
+
+// Whether the conversation's model sees images.
+const sees = () => Boolean(offered[$("model").value]?.input_modalities.includes("image"));
+
+async function attach(files) {
+  if (!sees()) return complain("This model takes no images.");
+  complain("");
+  for (const file of files) {
+    try {
+      const added = await fromFile(file);
+      attached = [...attached, added];
+    } catch (error) {
+      complain(error.message);
+    }
+    refresh();
+  }
+  $("said").textContent = `Images of the message: ${attached.length}`;
+  focus();
 }
 
 // --- questions and answers ---
@@ -125,10 +148,11 @@ function facts({usage, finish, first, rest, stopped}) {
   return out.join(" · ");
 }
 
-function say(text) {
-  if (running || !text || !$("model").value) return;
-  chat.title ||= text.replace(/\s+/g, " ").slice(0, 60);
-  chats.append(chat, {role: "user", content: text});
+function say(text, images = attached) {
+  if (running || !(text || images.length) || !$("model").value) return;
+  chat.title ||= text.replace(/\s+/g, " ").slice(0, 60) || "Images";
+  chats.append(chat, {role: "user", content: text, ...(images.length && {images})});
+  if (images === attached) attached = [];
   box.value = "";
   editing = null;
   location.replace(`#${chat.id}`);
@@ -148,10 +172,10 @@ const actions = {
     refresh();
   },
   resend(message) {
-    const text = $("edited").value.trim();
-    if (running || !text || !$("model").value) return;
+    const text = $("edited").value.trim(), images = message.images ?? [];
+    if (running || !(text || images.length) || !$("model").value) return;
     chats.replace(chat, chat.messages.indexOf(message));
-    say(text);
+    say(text, images);
   },
   again(message) {
     if (running) return;
@@ -213,6 +237,7 @@ async function copy(text, pressed) {
 function show(one) {
   running?.abort();
   editing = null;
+  attached = [];
   chat = one;
   history.replaceState(null, "", chat.messages.length ? `#${chat.id}` : location.pathname);
   for (const name of SETTINGS) $(name).value = chat.settings[name];
@@ -333,12 +358,41 @@ $("chats").addEventListener("click", event => {
   }
 });
 $("fresh").addEventListener("click", () => show(chats.fresh(chat.settings)));
+$("attach").addEventListener("click", () => $("files").click());
+$("files").addEventListener("change", async () => {
+  const files = [...$("files").files];
+  $("files").value = "";  // the same file can be chosen once more
+  await attach(files);
+});
+$("attached").addEventListener("click", event => {
+  const {image} = event.target.dataset;
+  if (image === undefined) return;
+  attached = attached.filter((_, place) => place !== Number(image));
+  refresh();
+  box.focus();
+});
+box.addEventListener("paste", event => {
+  const files = [...event.clipboardData.files];
+  if (!files.length || event.clipboardData.types.includes("text/plain")) return;
+  event.preventDefault();
+  attach(files);
+});
+// Whatever is dropped: the browser would leave the page for the file.
+for (const kind of ["dragover", "dragleave", "drop"]) {
+  document.addEventListener(kind, event => {
+    if (!event.dataTransfer.types.includes("Files")) return;
+    event.preventDefault();
+    document.body.classList.toggle("dropping", kind === "dragover" && sees());
+    if (kind === "drop") attach([...event.dataTransfer.files]);
+  });
+}
 for (const idea of $("ideas").children) idea.addEventListener("click", () => say(idea.textContent));
 for (const name of SETTINGS) {
   $(name).addEventListener("change", () => {
     chat.settings[name] = $(name).value;
     compare();
     hint();
+    refresh();
     if (chat.messages.length) keep(chat);
   });
 }

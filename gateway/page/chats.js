@@ -1,7 +1,7 @@
 // Conversations, kept in this browser: {id, title, changed, settings, messages, leaf}.
 //
 // The messages are a tree: each has the place of its `parent` in the list, -1 for none. What is shown is the path
-// to the message at `leaf`. An answer of several models is one message: the first model's, and `beside` it the others.
+// to the message at `leaf`. A question may have `images`, which are data URLs. An answer of several models is one message: the first model's, and `beside` it the others.
 
 const PREFIX = "quire.chat.";
 const store = globalThis.localStorage;
@@ -78,24 +78,47 @@ export function load(id) {
   }
 }
 
-// Throws if the browser has no room.
-export const save = chat => store.setItem(PREFIX + chat.id, JSON.stringify(chat));
+// Without images, the oldest first, if the browser has no room for them. Throws if it has none for the texts.
+export function save(chat) {
+  for (let kept = chat; ; kept = lighter(kept)) {
+    try {
+      return store.setItem(PREFIX + chat.id, JSON.stringify(kept));
+    } catch (error) {
+      if (!kept.messages.some(message => message.images?.length)) throw error;
+    }
+  }
+}
+
+// The conversation without the images of the oldest message that has some: it says how many it had.
+export function lighter(chat) {
+  const messages = [...chat.messages], place = messages.findIndex(message => message.images?.length);
+  const {images, ...rest} = messages[place];
+  messages[place] = {...rest, lost: `${images.length} image${images.length > 1 ? "s" : ""}`};
+  return {...chat, messages};
+}
+
 export const remove = id => store.removeItem(PREFIX + id);
 
 // The messages that are shown, as the API takes them. Each model sees its own answers.
 export function sent(chat, model) {
   const out = [], {settings} = chat;
   for (const message of shown(chat)) {
-    const {role, content, reasoning_content, tool_calls, tool_call_id} = said(message, model);
+    const {role, content, images, reasoning_content, tool_calls, tool_call_id} = said(message, model);
     if (role !== "assistant" || content || tool_calls?.length) {
       const rest = Object.entries({reasoning_content, tool_calls, tool_call_id});
-      out.push({role, content, ...Object.fromEntries(rest.filter(([, value]) => value?.length))});
+      out.push({role, content: parts(content, images), ...Object.fromEntries(rest.filter(([, value]) => value?.length))});
     } else {
       // A question that got no answer is not asked again with the next one.
       while (out.length && out.at(-1).role !== "assistant") out.pop();
     }
   }
   return settings.system ? [{role: "system", content: settings.system}, ...out] : out;
+}
+
+function parts(text, images = []) {
+  if (!images.length) return text;
+  const shown = images.map(url => ({type: "image_url", image_url: {url}}));
+  return text ? [...shown, {type: "text", text}] : shown;
 }
 
 export function request(chat, model = chat.settings.model) {
@@ -150,7 +173,8 @@ export function asMarkdown(chat) {
   const parts = [`# ${title}`];
   const say = (who, text) => text && parts.push(`## ${who}`, text);
   say("System", settings.system);
-  for (const {role, model, content, tool_calls = []} of shown(chat).flatMap(columns)) {
+  for (const {role, model, content, images = [], tool_calls = []} of shown(chat).flatMap(columns)) {
+    if (images.length) say("You", images.map((_, place) => `*Image ${place + 1}*`).join(" "));
     say({user: "You", tool: "Result"}[role] ?? model, content);
     for (const call of tool_calls) {
       say(`Call of ${call.function.name}`, "```json\n" + call.function.arguments + "\n```");

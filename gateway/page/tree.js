@@ -21,11 +21,11 @@ const same = (one, other) =>
 export function patch(parent, trees) {
   trees.forEach((tree, place) => {
     const there = parent.childNodes[place];
+    if (there && drawn.get(there) === tree) return;
     if (!there) parent.append(make(tree));
     else if (typeof tree === "string" && there.nodeType === Node.TEXT_NODE) {
       if (there.data !== tree) there.data = tree;
     } else if (typeof tree !== "string" && same(drawn.get(there), tree)) {
-      if (drawn.get(there) === tree) return;
       drawn.set(there, tree);
       patch(there, tree.children);
     } else there.replaceWith(make(tree));

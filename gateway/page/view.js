@@ -21,6 +21,25 @@ function markdown(message, field) {
   return kept[field].tree;
 }
 
+// What `make` makes of a list, which it is asked for once: addresses of images are long, and compared for nothing.
+function once(make) {
+  const made = new WeakMap();
+  return list => {
+    if (!made.has(list)) made.set(list, make(list));
+    return made.get(list);
+  };
+}
+
+const image = (src, place, {length}) => node("img", [], {src, alt: `Image ${place + 1} of ${length}`});
+const pictures = once(images => node("div", images.map(image), {class: "pictures"}));
+const picturesOf = ({images}) => images?.length ? [pictures(images)] : [];
+
+// The images of a message that is being written, each with a button that removes it.
+export const thumbnails = once(images => images.map((src, place) => node("li", [
+  image(src, place, images),
+  button("×", "detach", {"data-image": `${place}`, "aria-label": `Remove image ${place + 1}`, title: "Remove"}),
+])));
+
 // Message number `place` of the conversation `page.chat`. `page.live`: the message that is under way, if any;
 // `page.writing`: the answers in it that have not ended; `page.editing`: the question that is being edited;
 // `page.families`: those of the messages.
@@ -48,13 +67,15 @@ function question(message, {live, editing, versions}) {
   const who = node("span", ["You: "], {class: "quiet"});
   if (message === editing) {
     return [
-      who,
+      who, ...picturesOf(message),
       node("textarea", [message.content], {id: "edited", "aria-label": "Message", rows: "4", dir: "auto"}),
       node("div", [button("Cancel", "cancel"), button("Send", "resend")], {class: "actions"}),
     ];
   }
   const actions = [...versions, button("Copy", "copy"), ...(live ? [] : [button("Edit", "edit")])];
-  return [who, node("p", [message.content], {dir: "auto"}), node("div", actions, {class: "actions"})];
+  const text = message.content ? [node("p", [message.content], {dir: "auto"})] : [];
+  const lost = message.lost ? [node("span", [`${message.lost} not kept: this browser had no room`], {class: "facts"})] : [];
+  return [who, ...picturesOf(message), ...text, node("div", [...lost, ...actions], {class: "actions"})];
 }
 
 function result(message) {

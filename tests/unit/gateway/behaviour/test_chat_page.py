@@ -224,6 +224,53 @@ def test_what_is_sent_has_questions_with_their_answers(run):
 
 
 @needs_node
+def test_images_are_sent_before_their_text(run):
+    asked = {"settings": {"model": "m"}}
+    urls = ["data:image/png;base64,a", "data:image/png;base64,b"]
+    pair, alone = run(
+        "chats.js",
+        "chat => page.sent(chat, 'm')[0].content",
+        [
+            asked | {"messages": [{"role": "user", "content": "?", "images": urls}]},
+            asked | {"messages": [{"role": "user", "content": "", "images": urls[:1]}]},
+        ],
+    )
+    parts = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    assert pair == [*parts, {"type": "text", "text": "?"}]
+    assert alone == parts[:1]
+
+
+@needs_node
+def test_a_chat_without_room_loses_its_oldest_images_first(run):
+    messages = [
+        {"role": "user", "content": "a", "images": ["x", "y"]},
+        {"role": "assistant", "content": "b"},
+        {"role": "user", "content": "c", "images": ["z"]},
+    ]
+    first, second = run(
+        "chats.js",
+        "([chat, times]) => Array(times).fill().reduce(page.lighter, chat).messages",
+        [[{"messages": messages}, times] for times in (1, 2)],
+    )
+    assert first == [{"role": "user", "content": "a", "lost": "2 images"}, *messages[1:]]
+    assert second == [*first[:2], {"role": "user", "content": "c", "lost": "1 image"}]
+    (shown,) = run("view.js", "chat => page.turn(0, {chat})", [{"messages": first}])
+    assert "2 images not kept" in html(shown)
+
+
+@needs_node
+def test_how_far_an_image_is_reduced(run):
+    sides = [(10, 20), (2048, 2048), (4096, 1024), (1, 100_000)]
+    found = run("images.js", "page.size", [{"width": width, "height": height} for width, height in sides])
+    assert [(one["width"], one["height"]) for one in found] == [
+        (10, 20),
+        (2048, 2048),
+        (2048, 512),
+        (1, 2048),
+    ]
+
+
+@needs_node
 def test_an_answer_is_put_together_from_its_events(run):
     def calls(index, **function):
         return {"tool_calls": [{"index": index, "function": function, "id": f"call-{index}"}]}
@@ -301,6 +348,46 @@ document.querySelector("[data-call]").value = "fog";
 document.querySelector("[data-action=results]").click();
 await until(() => $("log").innerText.includes("It is foggy."));
 const seen = {{log: $("log").innerHTML}};
+"""
+IMAGES = """
+async function picture(width, height, type) {
+  const canvas = Object.assign(document.createElement("canvas"), {width, height});
+  canvas.getContext("2d").fillRect(0, 0, 1, 1);
+  return new File([await new Promise(done => canvas.toBlob(done, type))], "one", {type});
+}
+function given(...files) {
+  const data = new DataTransfer();
+  for (const file of files) data.items.add(file);
+  return data;
+}
+const count = () => document.querySelectorAll("#attached img").length;
+const blind = $("attach").hidden;
+$("model").value = "seeing";
+$("model").dispatchEvent(new Event("change"));
+const seeing = !$("attach").hidden;
+$("files").files = given(await picture(4000, 1000, "image/jpeg"), new File(["x"], "text.txt")).files;
+$("files").dispatchEvent(new Event("change"));
+await until(() => count() === 1 && !$("problem").hidden);
+const problem = $("problem").textContent;
+const [small] = [await picture(3, 2, "image/png")];
+$("message").dispatchEvent(new ClipboardEvent("paste", {clipboardData: given(small), cancelable: true}));
+await until(() => count() === 2);
+document.dispatchEvent(new DragEvent("drop", {dataTransfer: given(small), cancelable: true}));
+await until(() => count() === 3);
+$("attached").querySelectorAll("button")[1].click();
+const labels = [...$("attached").querySelectorAll("button")].map(one => one.getAttribute("aria-label"));
+localStorage.setItem("spare", "x".repeat(4096));
+for (let room = 2 ** 23, name = 0; room >= 64;) {
+  try { localStorage.setItem(`junk${name++}`, "x".repeat(room)); } catch { room /= 2; }
+}
+localStorage.removeItem("spare");
+$("form").requestSubmit();
+await until(() => document.querySelector(".facts")?.textContent);
+const [, ...sizes] = [0, ...document.querySelectorAll(".turn.user img")].map(one => one && one.naturalWidth);
+const kept = Object.keys(localStorage).find(name => name.startsWith("quire.chat."));
+const lost = kept && JSON.parse(localStorage.getItem(kept)).messages[0].lost;
+localStorage.clear();
+const seen = {blind, seeing, problem, labels, sizes, lost, title: document.title};
 """
 TELLS = """
 await fetch("page/seen", {method: "POST", body: JSON.stringify(seen)});
@@ -396,3 +483,30 @@ async def test_a_browser_folds_a_call_and_sends_its_result(browse, tokenizer):
     assert (asked.role, called.role, result.role) == ("user", "assistant", "tool")
     (call,) = called.tool_calls
     assert (result.tool_call_id, result.content) == (call.id, "fog")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
+async def test_a_browser_sends_images_that_are_chosen_pasted_and_dropped(browse, tokenizer, backend, gateway):
+    """A large one is reduced, one is removed again, and where there is no room none is kept."""
+    seeing = [replace(one, info={**one.info, "images": True}) for one in leases_of("seeing")]
+    backend.lease_list = [*leases_of("m"), *seeing]
+    files = {}
+
+    class Store:
+        async def put(self, name, image, seconds):
+            files[name] = image
+
+        async def drop(self, names):
+            pass
+
+    gateway.app.state.generator._image_store = Store()
+    shown = await browse(IMAGES)
+    assert (shown["blind"], shown["seeing"]) == (True, True)
+    assert shown["problem"] == "'text.txt' is no image that this browser reads."
+    assert shown["labels"] == ["Remove image 1", "Remove image 2"]
+    assert shown["sizes"] == [2048, 3]
+    assert shown["lost"] == "2 images"
+    assert shown["title"] == "Images – Quire"
+    (asked,) = tokenizer.requests
+    (message,) = asked.chat.messages
+    assert [files[image.file.name][:3] for image in message.images] == [b"\xff\xd8\xff", b"\x89PN"]

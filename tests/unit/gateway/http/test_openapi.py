@@ -188,3 +188,17 @@ async def test_what_is_not_supported_is_named_with_what_changes_nothing(document
     fields = document["components"]["schemas"]["ChatBody"]["properties"]
     assert fields["functions"]["enum"] == [[], None]
     assert "metadata" in fields
+
+
+async def test_images_are_described_where_they_may_be(document):
+    named = {
+        "Message": "image_url",
+        "ResponsesBody": "#/components/schemas/InputMessage",
+        "InputImage": "data:",
+        "ImagePart": "base64",
+        "OllamaMessage": "images",
+        "OllamaGenerateBody": "images",
+    }
+    for name, said in named.items():
+        assert said in json.dumps(document["components"]["schemas"][name]), name
+    assert "image_url" not in json.dumps(document["components"]["schemas"]["Prediction"])
