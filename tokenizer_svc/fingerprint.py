@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from ops.runtime import grammars
+from ops.runtime.vision import PROCESSOR_FILES
 
 FILES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "config.json"),
@@ -17,8 +18,6 @@ FILES = (
     "additional_chat_templates/default.jinja",
 )
 """Files of a model directory that decide how text becomes tokens and back, and the sampling defaults."""
-IMAGE_FILES = ("processor_config.json", "preprocessor_config.json")
-"""Files that decide how many tokens stand for an image."""
 
 
 def fingerprint_of(directory: Path, images: bool = False) -> str:
@@ -27,7 +26,7 @@ def fingerprint_of(directory: Path, images: bool = False) -> str:
     `images`: the model takes images.
     """
     found = hashlib.blake2b(digest_size=8)
-    for name in (*FILES, *IMAGE_FILES) if images else FILES:
+    for name in (*FILES, *PROCESSOR_FILES) if images else FILES:
         path = directory / name
         if path.is_file():
             content = path.read_bytes()

@@ -22,7 +22,7 @@ import tokenizers
 from ops.runtime.image_files import measured
 from ops.runtime.image_store import MAX_IMAGES, ImageStore
 from ops.runtime.model_files import FileError
-from ops.runtime.vision import Grid, ImageError, Vision, read_vision
+from ops.runtime.vision import TEXT_ALONE, Grid, ImageError, Vision, read_vision
 from proto.images_pb2 import ImageFile, PromptImage
 from proto.tokenizer_pb2 import ChatMessage, ContentImage, Conversation
 from tokenizer_svc.errors import InvalidRequestError, ModelDirectoryError
@@ -48,17 +48,24 @@ class ImageTokens:
         try:
             vision = read_vision(directory)
         except FileError as error:
-            raise ModelDirectoryError(str(error)) from error
+            raise ModelDirectoryError(f"{error} ({TEXT_ALONE})") from error
         if vision is None:
             return None
-        placeholder: str | None = tokenizer.id_to_token(vision.placeholder)
+        placeholder: str | None = tokenizer.id_to_token(vision.written)
         names = {part for part in vision.run(Grid(2, 1)) if isinstance(part, str)}
         found = {name: tokenizer.token_to_id(name) for name in sorted(names)}
         ids = {name: token for name, token in found.items() if token is not None}
         if placeholder is None or len(ids) < len(found):
-            what = f"token {vision.placeholder}" if placeholder is None else min(found.keys() - ids.keys())
-            raise ModelDirectoryError(f"{directory}: the tokenizer has no {what}, which stands for images")
+            what = f"token {vision.written}" if placeholder is None else min(found.keys() - ids.keys())
+            raise ModelDirectoryError(
+                f"{directory}: the tokenizer has no {what}, which stands for images ({TEXT_ALONE})"
+            )
         return cls(vision, placeholder, ids)
+
+    def apart(self, text: str) -> str:
+        """A rendered conversation, with the text that the model has around images."""
+        around = self.vision.around
+        return text.replace(self.placeholder, around + self.placeholder + around) if around else text
 
     def run(self, grid: Grid) -> list[int]:
         """The tokens that stand for an image."""
@@ -138,7 +145,7 @@ async def with_images(
 
     Raises `InvalidRequestError`, `ImageGone`, and `BusAway` without Redis.
     """
-    _check_placeholders(prompt.count(tokens.vision.placeholder), len(images), tokens.placeholder)
+    _check_placeholders(prompt.count(tokens.vision.written), len(images), tokens.placeholder)
     grids = [await _grid(image, tokens.vision, sizes, tenant) for image in images]
     return _spread(prompt, images, grids, tokens)
 
@@ -164,7 +171,7 @@ def _spread(
 ) -> tuple[list[int], list[PromptImage]]:
     spread, found, done = list[int](), list[PromptImage](), 0
     for image, grid in zip(images, grids, strict=True):
-        place = prompt.index(tokens.vision.placeholder, done)
+        place = prompt.index(tokens.vision.written, done)
         spread += prompt[done:place]
         run = tokens.run(grid)
         found.append(

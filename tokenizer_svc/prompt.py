@@ -251,6 +251,8 @@ async def _encode_chat(
     arguments = _json("chat_template_kwargs", chat.template_arguments, dict)
     tools = _json("tools", chat.tools, list)
     text = await render(messages, arguments, tools, request.tenant, _rendering(chat))
+    if model.images is not None and images_in(chat):
+        text = model.images.apart(text)
     return await _encoded(model, "messages", text, context, special)
 
 

@@ -70,7 +70,7 @@ async def serve(node: Node, settings: TokenizerSettings) -> None:
     Raises `HubError`, or `ModelDirectoryError` if the model has no text.
     """
     directory = await asyncio.to_thread(fetched, settings.model, log.info, weights=False)
-    model = await asyncio.to_thread(TextModel.load, directory)
+    model = await asyncio.to_thread(TextModel.load, directory, settings.images)
     name = settings.served_name
     formats = Formats(model, settings.tool_format, settings.reasoning_format)
     async with _renderer(model, settings.client_templates, formats.call_name == JSON) as render:

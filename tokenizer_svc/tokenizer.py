@@ -62,8 +62,11 @@ class TextModel:
     """How prompts spell images; None: the model takes none."""
 
     @classmethod
-    def load(cls, directory: Path) -> Self:
-        """Read a Hugging Face directory. Raises `ModelDirectoryError` with one line on what is wrong."""
+    def load(cls, directory: Path, images: bool = True) -> Self:
+        """Read a Hugging Face directory. Raises `ModelDirectoryError` with one line on what is wrong.
+
+        `images`: conversations may have images, if the model takes some.
+        """
         if not directory.is_dir():
             raise ModelDirectoryError(f"{directory} is not a directory")
         path = directory / "tokenizer.json"
@@ -95,7 +98,7 @@ class TextModel:
             bidirectional=bidirectional,
             pair_arguments=pair_arguments(template, read_json(directory / SETTINGS)),
             token_characters=characters_per_token(content),
-            images=ImageTokens.load(directory, tokenizer),
+            images=ImageTokens.load(directory, tokenizer) if images else None,
         )
 
     def encode(self, text: str, special: bool) -> list[int]:

@@ -5,6 +5,7 @@ An image is prepared where it does not delay steps: opened, resized, cut into pa
 the first step that computes one of its tokens.
 """
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from gpu_worker.models.transformers_model import line_of
 from gpu_worker.models.wrapped import tower_tensors
 from ops.runtime.image_files import opened
 from ops.runtime.model_files import FileError, read_config
-from ops.runtime.vision import MAX_ROWS_AND_COLUMNS, Grid, ImageError, Vision, read_vision
+from ops.runtime.vision import MAX_ROWS_AND_COLUMNS, TEXT_ALONE, Grid, ImageError, Vision, read_vision
 
 _SECTIONS = {
     **dict.fromkeys(("Qwen2VL", "Qwen2_5_VL"), (16, 24, 24)),
@@ -33,6 +34,8 @@ _SECTIONS = {
 """Pairs that are rotated by place, row and column, where config.json does not say."""
 
 _MOST_PAIRS = 1024
+
+log = logging.getLogger(__name__)
 
 Prepared = Mapping[str, Tensor]
 """What the tower takes."""
@@ -60,8 +63,9 @@ class Tower:
     def rehearse(self) -> None:
         """See an image as large as images may be, for the memory that this takes."""
         side = math.isqrt(MAX_ROWS_AND_COLUMNS)
-        grid = self.vision.grid(*self.vision.size(Grid(side, side)))
-        self.see(self._prepared(Image.new("RGB", self.vision.size(grid))))
+        pixels = side * 64  # of a side: more than any model reads
+        grid = self.vision.grid(pixels, pixels)
+        self.see(self._prepared(Image.new("RGB", self.vision.size(grid) or (pixels, pixels))))
 
     def prepare(self, data: bytes, grid: Grid) -> Prepared:
         """From an image's file to what the tower takes, on the host. Any thread may call this.
@@ -69,15 +73,19 @@ class Tower:
         Raises `ImageError`.
         """
         try:
-            return self._prepared(opened(data).resize(self.vision.size(grid), self._processor.resample))
+            image = opened(data)
+            if (size := self.vision.size(grid)) is not None:
+                image = image.resize(size, self._processor.resample)
+            return self._prepared(image)
         except ImageError:
             raise
         except Exception as error:  # whatever libraries raise over it, it is this image's alone
             raise ImageError(f"an image cannot be prepared: {line_of(error)}") from error
 
     def _prepared(self, image: Image.Image) -> Prepared:
-        """`image` has the size of a grid."""
-        found = self._processor(images=[image], do_resize=False, return_tensors="pt")
+        """`image` has the size of a grid, unless the image processor brings it there."""
+        own = {"do_resize": False} if self.vision.size(Grid(1, 1)) else {}
+        found = self._processor(images=[image], return_tensors="pt", **own)
         return {name: each for name, each in found.items() if isinstance(each, Tensor)}
 
     @torch.inference_mode()
@@ -110,7 +118,7 @@ def load_tower(
         config = read_config(directory / "config.json")
         (architecture,) = config["architectures"]
     except FileError as error:
-        raise ModelError(str(error)) from error
+        raise ModelError(f"{error} ({TEXT_ALONE})") from error
     import transformers
 
     kind = getattr(transformers, architecture)
@@ -119,11 +127,15 @@ def load_tower(
             directory, backend="pil", local_files_only=True, trust_remote_code=False
         )
         with open_checkpoint(directory, form, part=tower_tensors) as checkpoint:
+            if not checkpoint.names():  # who made the checkpoint has left it out
+                log.warning("%s: there is no vision tower: text alone is served", directory)
+                return None
             model = _loaded(kind, _config_of(kind, directory), checkpoint, dtype)
     except ModelError as error:
-        raise ModelError(f"{directory}: the vision tower of {architecture}: {error}") from error
+        what = f"the vision tower of {architecture}: {error} ({TEXT_ALONE})"
+        raise ModelError(f"{directory}: {what}") from error
     except Exception as error:  # transformers raises errors of all kinds
-        what = f"transformers cannot load the vision tower of {architecture}: {line_of(error)}"
+        what = f"transformers cannot load the vision tower of {architecture}: {line_of(error)} ({TEXT_ALONE})"
         raise ModelError(f"{directory}: {what}") from error
     return Tower(model, processor, vision, _axes(config), device, dtype)
 

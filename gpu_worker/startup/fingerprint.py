@@ -18,11 +18,12 @@ from gpu_worker.models.adapters.adapter import WEIGHTS
 from gpu_worker.models.adapters.config import CONFIG
 from gpu_worker.settings import WorkerSettings
 from ops.runtime.grammars import VERSION as GRAMMARS
+from ops.runtime.vision import PROCESSOR_FILES
 
 SAMPLES = 64
 """Places in each file of weights that are looked at."""
 SAMPLE_BYTES = 4096
-FILES = ("config.json", "generation_config.json")
+FILES = ("config.json", "generation_config.json", *PROCESSOR_FILES)
 
 
 def fingerprint_of(

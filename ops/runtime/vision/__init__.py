@@ -1,0 +1,33 @@
+"""How models that see read images: to which size they bring them, and which tokens stand for them.
+
+This is arithmetic with the sizes of an image, by the model's config.json and the settings of its image
+processor. The tokenizer does it, and tells the worker, whose vision tower reads the image itself
+(`gpu_worker/models/vision.py`).
+"""
+
+from ops.runtime.vision.read import PROCESSOR_FILES, processor_settings, read_vision
+from ops.runtime.vision.sizes import AreaVision, EdgeVision
+from ops.runtime.vision.vision import (
+    LOW_DETAIL,
+    MAX_ROWS_AND_COLUMNS,
+    TEXT_ALONE,
+    Grid,
+    ImageError,
+    Together,
+    Vision,
+)
+
+__all__ = [
+    "LOW_DETAIL",
+    "MAX_ROWS_AND_COLUMNS",
+    "PROCESSOR_FILES",
+    "TEXT_ALONE",
+    "AreaVision",
+    "EdgeVision",
+    "Grid",
+    "ImageError",
+    "Together",
+    "Vision",
+    "processor_settings",
+    "read_vision",
+]
