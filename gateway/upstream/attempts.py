@@ -5,9 +5,10 @@ call, and the next tokenizer process continues from there. So does a call that w
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,8 @@ from gateway.upstream.images import KeptImages
 from ops.runtime.telemetry import calling, carried, within
 from proto.rpc import BusAway, Resumption
 from proto.tokenizer_pb2 import EmbedRequest, TextRequest, TokenizeRequest
+
+logger = logging.getLogger(__name__)
 
 PUT_TRIES = 10
 """Times that images are put into Redis which cannot be reached."""
@@ -96,18 +99,19 @@ class Attempts:
 
     async def _put_images(self, images: KeptImages) -> None:
         """Put the request's images where the services find them. Raises `GatewayError`."""
+        tries = 0
         try:
             async with asyncio.timeout(self._left()):
-                for tries in range(PUT_TRIES):
-                    if tries:
-                        await asyncio.sleep(PUT_AGAIN_SECONDS)
-                    if self._ended_by is not None:
-                        raise self._ended_by
-                    with suppress(BusAway):
+                while self._ended_by is None:
+                    try:
                         await images.put(self._left())
                         break
-                else:
-                    raise Unavailable("The message queue cannot be reached.")
+                    except BusAway as error:
+                        tries += 1
+                        if tries == PUT_TRIES:
+                            logger.warning("images cannot be put into Redis: %s", error)
+                            raise Unavailable("The message queue cannot be reached.") from None
+                    await asyncio.sleep(PUT_AGAIN_SECONDS)
         except TimeoutError:
             raise _late() from None
         if self._ended_by is not None:

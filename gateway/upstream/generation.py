@@ -81,9 +81,9 @@ class Generation(Attempts):
         resumption = Resumption()
         with self._times:
             while self._ended_by is None and not self._finished:
-                await self._go_on()
                 if self.images is not None:
                     await self._put_images(self.images)
+                await self._go_on()  # the last to wait: a call that is paused does not begin
                 request = self._with_so_far()
                 self._times.call()
                 whole = Joiner()

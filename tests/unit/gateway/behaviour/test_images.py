@@ -197,6 +197,19 @@ async def test_redis_comes_back(http, store, monkeypatch):
     assert store.away == 0
 
 
+async def test_a_request_that_is_ended_does_not_wait_for_redis(http, store, tokenizer, monkeypatch):
+    monkeypatch.setattr(attempts, "PUT_AGAIN_SECONDS", 0.01)
+    store.away = 1000
+    asking = asyncio.ensure_future(http.post(CHAT, json=ASK))
+    generator = http._transport.app.state.generator
+    while store.away == 1000:
+        await asyncio.sleep(0)
+    generator.stop()
+    store.away = 0
+    assert (await asking).status_code == 503
+    assert (store.kept, tokenizer.requests) == ({}, [])
+
+
 async def test_a_deadline_ends_the_wait_for_redis(http, store):
     store.away = 1000
     answer = await http.post(CHAT, json=ASK | {"timeout": 0.01})
