@@ -20,13 +20,13 @@ FILES = (
 """Files of a model directory that decide how text becomes tokens and back, and the sampling defaults."""
 
 
-def fingerprint_of(directory: Path, images: bool = False) -> str:
+def fingerprint_of(directory: Path, image_tokens: int = 0) -> str:
     """Of the tokenizer in a Hugging Face directory: 16 hexadecimal digits. Raises `OSError`.
 
-    `images`: the model takes images.
+    `image_tokens`: see `TextModel.load`; 0 if the model takes no images.
     """
-    found = hashlib.blake2b(digest_size=8)
-    for name in (*FILES, *PROCESSOR_FILES) if images else FILES:
+    found = hashlib.blake2b(f"{image_tokens}".encode() if image_tokens else b"", digest_size=8)
+    for name in (*FILES, *PROCESSOR_FILES) if image_tokens else FILES:
         path = directory / name
         if path.is_file():
             content = path.read_bytes()

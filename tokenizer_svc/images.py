@@ -43,10 +43,13 @@ class ImageTokens:
     """Ids of the special tokens in runs, by their text."""
 
     @classmethod
-    def load(cls, directory: Path, tokenizer: tokenizers.Tokenizer) -> "ImageTokens | None":
-        """Of a model directory; None if the model takes no images. Raises `ModelDirectoryError`."""
+    def load(cls, directory: Path, tokenizer: tokenizers.Tokenizer, most: int) -> "ImageTokens | None":
+        """Of a model directory; None if the model takes no images. Raises `ModelDirectoryError`.
+
+        `most`: tokens of one image that see something.
+        """
         try:
-            vision = read_vision(directory)
+            vision = read_vision(directory, most)
         except FileError as error:
             raise ModelDirectoryError(f"{error} ({TEXT_ALONE})") from error
         if vision is None:

@@ -70,13 +70,14 @@ async def serve(node: Node, settings: TokenizerSettings) -> None:
     Raises `HubError`, or `ModelDirectoryError` if the model has no text.
     """
     directory = await asyncio.to_thread(fetched, settings.model, log.info, weights=False)
-    model = await asyncio.to_thread(TextModel.load, directory, settings.images)
+    image_tokens = settings.image_tokens
+    model = await asyncio.to_thread(TextModel.load, directory, image_tokens)
     name = settings.served_name
     formats = Formats(model, settings.tool_format, settings.reasoning_format)
     async with _renderer(model, settings.client_templates, formats.call_name == JSON) as render:
         server = node.server(pool=name, capacity=settings.tokenizer_calls)
         context = AnnouncedContext(node.leases, name)
-        own = await asyncio.to_thread(fingerprint_of, directory, model.images is not None)
+        own = await asyncio.to_thread(fingerprint_of, directory, image_tokens if model.images else 0)
         redis = Line(settings.redis_url)
         images = redis.another()
         sizes = ImageSizes(ImageStore(images, settings.stream_prefix))

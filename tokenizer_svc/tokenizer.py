@@ -62,10 +62,10 @@ class TextModel:
     """How prompts spell images; None: the model takes none."""
 
     @classmethod
-    def load(cls, directory: Path, images: bool = True) -> Self:
+    def load(cls, directory: Path, image_tokens: int = 0) -> Self:
         """Read a Hugging Face directory. Raises `ModelDirectoryError` with one line on what is wrong.
 
-        `images`: conversations may have images, if the model takes some.
+        `image_tokens`: tokens of one image, at most, that see something; 0: images are not taken.
         """
         if not directory.is_dir():
             raise ModelDirectoryError(f"{directory} is not a directory")
@@ -98,7 +98,7 @@ class TextModel:
             bidirectional=bidirectional,
             pair_arguments=pair_arguments(template, read_json(directory / SETTINGS)),
             token_characters=characters_per_token(content),
-            images=ImageTokens.load(directory, tokenizer) if images else None,
+            images=ImageTokens.load(directory, tokenizer, image_tokens) if image_tokens else None,
         )
 
     def encode(self, text: str, special: bool) -> list[int]:

@@ -73,8 +73,8 @@ class Beside:
     """LoRA adapters; None: it has none."""
     predictor: Path | None = None
     """Directory of the checkpoint with its layer for multi-token prediction; None: that is not loaded."""
-    tower: bool = False
-    """Whether it has its vision tower, if it is a model that sees."""
+    image_tokens: int = 0
+    """Tokens of one image, at most, that see something. 0: its vision tower is not loaded, if it has one."""
 
 
 NOTHING = Beside()
@@ -131,8 +131,8 @@ def load_model(
             if not unlike:
                 raise
             raise ModelError(f"{error} (it is unlike other models of its family in {unlike})") from error
-    if beside.tower and isinstance(model, Decoder):
-        model.tower = load_tower(directory, form, device, model.dtype)
+    if beside.image_tokens and isinstance(model, Decoder):
+        model.tower = load_tower(directory, beside.image_tokens, form, device, model.dtype)
     if isinstance(model, Decoder) and model.tower is not None:
         log.info("%s: a vision tower of %.1f MiB", directory, model.tower.nbytes / 2**20)
     elif checkpoint.left:

@@ -6,7 +6,6 @@ the first step that computes one of its tokens.
 """
 
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,7 @@ from gpu_worker.models.transformers_model import line_of
 from gpu_worker.models.wrapped import tower_tensors
 from ops.runtime.image_files import opened
 from ops.runtime.model_files import FileError, read_config
-from ops.runtime.vision import MAX_ROWS_AND_COLUMNS, TEXT_ALONE, Grid, ImageError, Vision, read_vision
+from ops.runtime.vision import TEXT_ALONE, Grid, ImageError, Vision, read_vision
 
 _SECTIONS = {
     **dict.fromkeys(("Qwen2VL", "Qwen2_5_VL"), (16, 24, 24)),
@@ -62,8 +61,7 @@ class Tower:
 
     def rehearse(self) -> None:
         """See an image as large as images may be, for the memory that this takes."""
-        side = math.isqrt(MAX_ROWS_AND_COLUMNS)
-        pixels = side * 64  # of a side: more than any model reads
+        pixels = 2**15  # of a side
         grid = self.vision.grid(pixels, pixels)
         self.see(self._prepared(Image.new("RGB", self.vision.size(grid) or (pixels, pixels))))
 
@@ -105,15 +103,15 @@ class Tower:
 
 
 def load_tower(
-    directory: Path, form: Format | None, device: torch.device, dtype: torch.dtype
+    directory: Path, most: int, form: Format | None, device: torch.device, dtype: torch.dtype
 ) -> Tower | None:
     """The vision tower of a model directory; None if the model is served without.
 
-    `form`: how weights are quantized; here they are dequantized. `dtype`: of weights and activations. Raises
-    `ModelError`.
+    `most`: tokens of one image that see something. `form`: how weights are quantized; here they are
+    dequantized. `dtype`: of weights and activations. Raises `ModelError`.
     """
     try:
-        if (vision := read_vision(directory)) is None:
+        if (vision := read_vision(directory, most)) is None:
             return None
         config = read_config(directory / "config.json")
         (architecture,) = config["architectures"]

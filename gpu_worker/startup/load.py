@@ -86,7 +86,7 @@ def load_rank(
     tell("loading weights")
     predictor = settings.draft_model or settings.model if settings.speculation == "mtp" else None
     adapters = AdapterFiles(settings.adapters, plain_kernels(plain)) if settings.adapters else None
-    beside = Beside(adapters, predictor, settings.images)
+    beside = Beside(adapters, predictor, settings.image_tokens)
     dtype, longest = dtype_of(settings, device), settings.max_model_len
     model = load_model(settings.model, device, kernels, dtype, longest, ranks, beside)
     if model.config.bidirectional and settings.quantization not in PLAIN:

@@ -158,9 +158,10 @@ class ModelSettings(ProcessSettings):
     model_name: str = ""
     """Name under which the model is served. Empty: the name of its directory, or the last part of its id."""
 
-    images: bool = True
-    """Requests may have images, if the model sees and Quire knows how (docs/models.md). Without, its vision
-    tower takes no memory."""
+    image_tokens: int = Field(1024, ge=0, le=16384)
+    """Tokens of one image, at most, that see something, if the model sees and Quire knows how
+    (docs/models.md): larger images are reduced. The time that a vision tower takes grows faster than they do.
+    0: images are not taken, and the tower takes no memory."""
 
     @property
     def served_name(self) -> str:

@@ -98,7 +98,7 @@ def seeing(name: str, directory: Path) -> Seeing:
             parameter.mul_(3)
     model.save_pretrained(directory)
     (directory / "preprocessor_config.json").write_text(json.dumps(processor_of(name)))
-    vision = read_vision(directory)
+    vision = read_vision(directory, 1024)
     assert vision is not None
     return Seeing(directory, model, vision)
 

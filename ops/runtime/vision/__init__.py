@@ -9,7 +9,6 @@ from ops.runtime.vision.read import PROCESSOR_FILES, processor_settings, read_vi
 from ops.runtime.vision.sizes import AreaVision, EdgeVision
 from ops.runtime.vision.vision import (
     LOW_DETAIL,
-    MAX_ROWS_AND_COLUMNS,
     TEXT_ALONE,
     Grid,
     ImageError,
@@ -19,7 +18,6 @@ from ops.runtime.vision.vision import (
 
 __all__ = [
     "LOW_DETAIL",
-    "MAX_ROWS_AND_COLUMNS",
     "PROCESSOR_FILES",
     "TEXT_ALONE",
     "AreaVision",

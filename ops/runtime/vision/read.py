@@ -8,7 +8,7 @@ from typing import Any
 
 from ops.runtime.model_files import MOST_SIZE, FileError, read_config, read_json
 from ops.runtime.vision.sizes import AreaVision, EdgeVision
-from ops.runtime.vision.vision import MAX_ROWS_AND_COLUMNS, Vision
+from ops.runtime.vision.vision import Vision
 
 PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
 """Files that may have the settings of an image processor, the one that counts first."""
@@ -23,8 +23,11 @@ _AREAS = frozenset(
 _EDGES = frozenset(("Mistral3ForConditionalGeneration",))
 
 
-def read_vision(directory: Path) -> Vision | None:
-    """How the model of a directory reads images; None if it is served without. Raises `FileError`."""
+def read_vision(directory: Path, most: int) -> Vision | None:
+    """How the model of a directory reads images; None if it is served without. Raises `FileError`.
+
+    `most`: tokens of one image, at most, that see something.
+    """
     path = directory / "config.json"
     config = read_config(path) if path.is_file() else {}
     match config.get("architectures"):
@@ -41,7 +44,9 @@ def read_vision(directory: Path) -> Vision | None:
         placeholder = _whole(config, key, least=0)
         side = _whole(tower, "patch_size", 16) * _whole(config, "spatial_merge_size", 2)
     with _reading(settings_path):
-        return _area(placeholder, settings) if name in _AREAS else _edge(placeholder, side, settings)
+        return (
+            _area(placeholder, settings, most) if name in _AREAS else _edge(placeholder, side, settings, most)
+        )
 
 
 def processor_settings(directory: Path) -> Mapping[str, Any] | None:
@@ -58,20 +63,20 @@ def _settings_in(directory: Path) -> tuple[Path, Mapping[str, Any]] | None:
     return (path, read_json(path)) if path.is_file() else None
 
 
-def _area(placeholder: int, settings: Mapping[str, Any]) -> AreaVision:
+def _area(placeholder: int, settings: Mapping[str, Any], tokens: int) -> AreaVision:
     patch = _whole(settings, "patch_size", 14) * _whole(settings, "merge_size", 2)
     size = settings.get("size") or {}
     least = _whole(settings, "min_pixels", _whole(size, "shortest_edge", 56 * 56))
     most = _whole(settings, "max_pixels", _whole(size, "longest_edge", 28 * 28 * 1280))
     if least > most:
         raise ValueError(f"its smallest image has {least} pixels, and its largest {most}")
-    most = min(most, MAX_ROWS_AND_COLUMNS * patch**2)
+    most = min(most, tokens * patch**2)
     return AreaVision(placeholder, patch, min(least, most), most)
 
 
-def _edge(placeholder: int, side: int, settings: Mapping[str, Any]) -> EdgeVision:
+def _edge(placeholder: int, side: int, settings: Mapping[str, Any], tokens: int) -> EdgeVision:
     size = settings.get("size") or {"longest_edge": 1024}
-    longest = min(_whole(size, "longest_edge"), math.isqrt(MAX_ROWS_AND_COLUMNS) * side)
+    longest = min(_whole(size, "longest_edge"), math.isqrt(tokens) * side)
     return EdgeVision(placeholder, side, longest)
 
 

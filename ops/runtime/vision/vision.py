@@ -3,9 +3,6 @@
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-MAX_ROWS_AND_COLUMNS = 2048
-"""Of what is seen in one image, rows times columns. Larger images are reduced; models may have a lower
-limit."""
 LOW_DETAIL = 512
 """Pixels of a side of the square whose area an image of low detail has at most."""
 
@@ -22,7 +19,7 @@ class Grid:
     columns: int
 
 
-TEXT_ALONE = "QUIRE_IMAGES=false serves text alone"
+TEXT_ALONE = "QUIRE_IMAGE_TOKENS=0 serves text alone"
 """What to do about a model whose part that sees cannot be used."""
 
 Together = Literal["nowhere", "everywhere", "in windows"]

@@ -108,7 +108,9 @@ def make_runner(
     """With pages full of NaN: what is read without having been written shows."""
     device = GPU if isinstance(kernels, TritonKernels) else CPU
     files = AdapterFiles(adapters, plain_kernels(kernels)) if adapters else None
-    model = load_model(directory, device, kernels, dtype, ranks=ranks, beside=Beside(files, tower=True))
+    model = load_model(
+        directory, device, kernels, dtype, ranks=ranks, beside=Beside(files, image_tokens=1024)
+    )
     config = model.config
     sizes = {
         "vocab_size": config.vocab_size,

@@ -45,7 +45,7 @@ def save(tokenizer: Tokenizer, directory: Path, **config: Any) -> TextModel:
     tokenizer.save(str(directory / "tokenizer.json"))
     for name, value in {"tokenizer_config": {"bos_token": "<s>", "eos_token": "</s>"}, **config}.items():
         (directory / f"{name}.json").write_text(json.dumps(value))
-    return TextModel.load(directory)
+    return TextModel.load(directory, image_tokens=1024)
 
 
 def begin(tokenizer: Tokenizer) -> None:

@@ -30,13 +30,12 @@ from tokenizer_svc.tokenizer import TextModel
 def test_settings_of_images_count_for_models_that_take_them(tmp_path: Path) -> None:
     shutil.copyfile(SHIPPED_MODEL / "tokenizer.json", tmp_path / "tokenizer.json")
     without = fingerprint_of(tmp_path)
-    assert fingerprint_of(tmp_path, images=True) == without
-    found = {without}
+    found = {without, *(fingerprint_of(tmp_path, image_tokens=most) for most in (512, 1024))}
     for name in ("preprocessor_config.json", "processor_config.json"):
         (tmp_path / name).write_text("{}")
         assert fingerprint_of(tmp_path) == without
-        found.add(fingerprint_of(tmp_path, images=True))
-    assert len(found) == 3
+        found.add(fingerprint_of(tmp_path, image_tokens=1024))
+    assert len(found) == 5
 
 
 def test_files_that_decide_the_text_count_and_their_times_do_not(tmp_path: Path) -> None:

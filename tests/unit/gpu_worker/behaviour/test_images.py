@@ -231,7 +231,7 @@ def test_a_tower_that_is_not_whole_is_refused(tmp_path: Path) -> None:
     tensors.pop("model.visual.blocks.1.attn.qkv.weight")
     save_file(tensors, path, {"format": "pt"})
     with pytest.raises(ModelError, match=r"vision tower .* tensor .*blocks.1.attn.qkv.weight is missing"):
-        load_model(tmp_path, CPU, ReferenceKernels(), beside=Beside(tower=True))
+        load_model(tmp_path, CPU, ReferenceKernels(), beside=Beside(image_tokens=1024))
 
 
 def test_the_models_own_layer_drafts_behind_images(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_the_models_own_layer_drafts_behind_images(tmp_path: Path) -> None:
     add_predictor(tmp_path, text)
     (tmp_path / "config.json").write_text(json.dumps(config))
     kernels = back_end(BEST)
-    model = load_model(tmp_path, CPU, kernels, beside=Beside(predictor=tmp_path, tower=True))
+    model = load_model(tmp_path, CPU, kernels, beside=Beside(predictor=tmp_path, image_tokens=1024))
     assert isinstance(model, Decoder)
     assert model.predictor is not None
     limits = make_limits(recurrent=True, images=True, **SIZES)

@@ -14,7 +14,6 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 from ops.runtime.model_files import FileError
 from ops.runtime.vision import (
     LOW_DETAIL,
-    MAX_ROWS_AND_COLUMNS,
     AreaVision,
     EdgeVision,
     Grid,
@@ -109,7 +108,7 @@ def test_settings_are_read_where_transformers_finds_them(tmp_path: Path, name: s
     settings = {"image_processor": own} if name == "processor_config.json" else own
     directory = written(tmp_path, QWEN, settings, name)
     assert processor_settings(directory) == own
-    assert read_vision(directory) == AreaVision(7, 32, 65536, 2**20)
+    assert read_vision(directory, 4096) == AreaVision(7, 32, 65536, 2**20)
 
 
 def test_a_whole_processors_settings_come_first_if_it_has_any(tmp_path: Path) -> None:
@@ -122,27 +121,27 @@ def test_a_whole_processors_settings_come_first_if_it_has_any(tmp_path: Path) ->
 
 def test_bounds_of_pixels_come_before_the_size(tmp_path: Path) -> None:
     settings = {"min_pixels": 784, "max_pixels": 78400, "size": {"shortest_edge": 1, "longest_edge": 2}}
-    assert read_vision(written(tmp_path, QWEN, settings)) == AreaVision(7, 28, 784, 78400)
-    assert read_vision(written(tmp_path, QWEN, {})) == AreaVision(7, 28, 56 * 56, 28 * 28 * 1280)
+    assert read_vision(written(tmp_path, QWEN, settings), 4096) == AreaVision(7, 28, 784, 78400)
+    assert read_vision(written(tmp_path, QWEN, {}), 4096) == AreaVision(7, 28, 56 * 56, 28 * 28 * 1280)
 
 
 def test_a_large_image_has_a_bound_whatever_the_settings_say(tmp_path: Path) -> None:
     vision = read_vision(
-        written(tmp_path, QWEN, {"patch_size": 16, "max_pixels": 2**30, "min_pixels": 2**29})
+        written(tmp_path, QWEN, {"patch_size": 16, "max_pixels": 2**30, "min_pixels": 2**29}), 4096
     )
     assert vision is not None
     grid = vision.grid(9000, 9000)
     assert grid == Grid(64, 64)
-    assert grid.rows * grid.columns == MAX_ROWS_AND_COLUMNS
-    vision = read_vision(written(tmp_path, PIXTRAL, {"size": {"longest_edge": 2**30}}))
+    assert grid.rows * grid.columns == 4096
+    vision = read_vision(written(tmp_path, PIXTRAL, {"size": {"longest_edge": 2**30}}), 4096)
     assert vision is not None
     assert vision.grid(9000, 9000) == Grid(64, 64)
 
 
 def test_pixtral_has_its_patches_from_the_model(tmp_path: Path) -> None:
     settings = {"patch_size": {"height": 16, "width": 16}, "size": {"longest_edge": 1540}}
-    assert read_vision(written(tmp_path, PIXTRAL, settings)) == EdgeVision(10, 28, 1540)
-    assert read_vision(written(tmp_path, PIXTRAL, {})) == EdgeVision(10, 28, 1024)
+    assert read_vision(written(tmp_path, PIXTRAL, settings), 4096) == EdgeVision(10, 28, 1540)
+    assert read_vision(written(tmp_path, PIXTRAL, {}), 4096) == EdgeVision(10, 28, 1024)
 
 
 @pytest.mark.parametrize(
@@ -156,12 +155,12 @@ def test_pixtral_has_its_patches_from_the_model(tmp_path: Path) -> None:
     ],
 )
 def test_other_models_see_nothing(tmp_path: Path, config: dict[str, Any]) -> None:
-    assert read_vision(written(tmp_path, config, {})) is None
+    assert read_vision(written(tmp_path, config, {}), 4096) is None
 
 
 def test_without_files_there_is_nothing_to_see(tmp_path: Path) -> None:
-    assert read_vision(tmp_path) is None
-    assert read_vision(written(tmp_path, QWEN, None)) is None
+    assert read_vision(tmp_path, 4096) is None
+    assert read_vision(written(tmp_path, QWEN, None), 4096) is None
 
 
 @pytest.mark.parametrize(
@@ -182,7 +181,7 @@ def test_without_files_there_is_nothing_to_see(tmp_path: Path) -> None:
 )
 def test_wrong_settings_name_their_file(tmp_path: Path, settings: Any, message: str) -> None:
     with pytest.raises(FileError, match=rf"preprocessor_config\.json.*{message}"):
-        read_vision(written(tmp_path, QWEN, settings))
+        read_vision(written(tmp_path, QWEN, settings), 4096)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +190,7 @@ def test_wrong_settings_name_their_file(tmp_path: Path, settings: Any, message: 
 )
 def test_wrong_settings_of_pixtral_name_their_file(tmp_path: Path, settings: Any, message: str) -> None:
     with pytest.raises(FileError, match=rf"preprocessor_config\.json: .*{message}"):
-        read_vision(written(tmp_path, PIXTRAL, settings))
+        read_vision(written(tmp_path, PIXTRAL, settings), 4096)
 
 
 @pytest.mark.parametrize(
@@ -208,4 +207,4 @@ def test_wrong_settings_of_pixtral_name_their_file(tmp_path: Path, settings: Any
 def test_a_wrong_config_is_named(tmp_path: Path, key: str, value: Any) -> None:
     wrong = next(iter(value)) if isinstance(value, dict) else key
     with pytest.raises(FileError, match=rf"/config\.json: {wrong}: .* is no whole number"):
-        read_vision(written(tmp_path, {**PIXTRAL, key: value}, {}))
+        read_vision(written(tmp_path, {**PIXTRAL, key: value}, {}), 4096)
