@@ -5,6 +5,7 @@ processor. The tokenizer does it, and tells the worker, whose vision tower reads
 (`gpu_worker/models/vision.py`).
 """
 
+from ops.runtime.vision.gemma import BudgetVision, SquareVision
 from ops.runtime.vision.read import PROCESSOR_FILES, processor_settings, read_vision
 from ops.runtime.vision.sizes import AreaVision, EdgeVision
 from ops.runtime.vision.vision import (
@@ -21,9 +22,11 @@ __all__ = [
     "PROCESSOR_FILES",
     "TEXT_ALONE",
     "AreaVision",
+    "BudgetVision",
     "EdgeVision",
     "Grid",
     "ImageError",
+    "SquareVision",
     "Together",
     "Vision",
     "processor_settings",

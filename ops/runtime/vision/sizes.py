@@ -1,8 +1,11 @@
 """Images that keep their shape: from their size to that of what is seen."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Self
 
+from ops.runtime.vision.values import token, whole
 from ops.runtime.vision.vision import LOW_DETAIL, Grid, ImageError, Together
 
 
@@ -20,6 +23,18 @@ class AreaVision:
     in_grid: bool = True
     around: str = ""
     together: Together = "nowhere"
+
+    @classmethod
+    def read(cls, config: Mapping[str, Any], settings: Mapping[str, Any], tokens: int) -> Self:
+        """See `Reader`."""
+        patch = whole(settings, "patch_size", 14) * whole(settings, "merge_size", 2)
+        size = settings.get("size") or {}
+        least = whole(settings, "min_pixels", whole(size, "shortest_edge", 56 * 56))
+        most = whole(settings, "max_pixels", whole(size, "longest_edge", 28 * 28 * 1280))
+        if least > most:
+            raise ValueError(f"its smallest image has {least} pixels, and its largest {most}")
+        most = min(most, tokens * patch**2)
+        return cls(token(config, "image_token"), patch, min(least, most), most)
 
     @property
     def written(self) -> int:
@@ -63,6 +78,14 @@ class EdgeVision:
     in_grid: bool = False
     around: str = ""
     together: Together = "nowhere"
+
+    @classmethod
+    def read(cls, config: Mapping[str, Any], settings: Mapping[str, Any], tokens: int) -> Self:
+        """See `Reader`."""
+        side = whole(config["vision_config"], "patch_size", 16) * whole(config, "spatial_merge_size", 2)
+        size = settings.get("size") or {"longest_edge": 1024}
+        longest = min(whole(size, "longest_edge"), math.isqrt(tokens) * side)
+        return cls(token(config, "image_token"), side, longest)
 
     @property
     def written(self) -> int:
