@@ -43,3 +43,8 @@ class StepError(WorkerError):
         first_line = str(cause).strip().partition("\n")[0]
         super().__init__(f"step {step}: {type(cause).__name__}: {first_line}")
         self.step = step
+
+
+def line_of(error: Exception) -> str:
+    """The first line of an error of another library."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -22,8 +22,10 @@ from gpu_worker.errors import ModelError
 from gpu_worker.kernels.attention import Cache, StepAttention
 from gpu_worker.kernels.kv_sizes import PageShape
 from gpu_worker.models.config import Shape
+from gpu_worker.models.sight import Seen
 from gpu_worker.models.transformers_model import register
 from gpu_worker.models.trial import EXACT
+from gpu_worker.models.vision import Tower
 from ops.runtime.classifier import ARCHITECTURE as CLASSIFIER
 
 BEYOND = 22
@@ -49,6 +51,8 @@ class Encoder:
     def __init__(self, model: Any, device: torch.device) -> None:
         """`model`: of transformers, on the CPU, a classification head in float32. The trial computes in
         float32. After it the model gets this `device`. Raises `ModelError`."""
+        self.tower: Tower | None = None
+        """An encoder has none."""
         self._classifies = type(model).__name__.endswith(CLASSIFIER)
         where = model.base_model_prefix
         self._model, self._inner = model, getattr(model, where) if self._classifies else model
@@ -112,7 +116,9 @@ class Encoder:
         logits: Tensor = self._model(inputs_embeds=hidden.float()[:, None]).logits
         return logits
 
-    def __call__(self, tokens: Tensor, step: StepAttention, caches: Sequence[Cache]) -> Tensor:
+    def __call__(
+        self, tokens: Tensor, step: StepAttention, caches: Sequence[Cache], seen: Seen | None = None
+    ) -> Tensor:
         raise ModelError("an encoder has no pages: see `encode`")
 
     def logits(self, hidden: Tensor) -> Tensor:

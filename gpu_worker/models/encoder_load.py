@@ -8,14 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpu_worker.errors import ModelError
+from gpu_worker.errors import ModelError, line_of
 from gpu_worker.models.checkpoint import Checkpoint, open_checkpoint
 from gpu_worker.models.config import architecture_of, classified_in
 from gpu_worker.models.encoder import Encoder
 from gpu_worker.models.formats.format import Format
 from gpu_worker.models.formats.stored import PIECE
 from gpu_worker.models.transformers_load import config_of
-from gpu_worker.models.transformers_model import line_of
 from gpu_worker.models.values import Values
 from ops.runtime import model_files
 from ops.runtime.classifier import ARCHITECTURE as CLASSIFIER

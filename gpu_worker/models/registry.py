@@ -26,9 +26,10 @@ from gpu_worker.models.kv_scales import ENDS, UNUSED
 from gpu_worker.models.predictor import NO_PREDICTOR, Predictor
 from gpu_worker.models.ranks import ALONE, Ranks
 from gpu_worker.models.rope import check_positions
+from gpu_worker.models.sight import Seen
 from gpu_worker.models.split import rank_config
 from gpu_worker.models.transformers_load import load_with_transformers
-from gpu_worker.models.vision import load_tower
+from gpu_worker.models.vision import Tower, load_tower
 from gpu_worker.models.weights import Weights
 from ops.runtime.encoder import encoder_family
 
@@ -44,11 +45,16 @@ class CausalLM(Protocol):
 
     dtype: torch.dtype
     """Type of activations."""
+    tower: Tower | None
+    """Sees images; None: it has not been loaded."""
 
-    def __call__(self, tokens: Tensor, step: StepAttention, caches: Sequence[Cache]) -> Tensor:
+    def __call__(
+        self, tokens: Tensor, step: StepAttention, caches: Sequence[Cache], seen: Seen | None = None
+    ) -> Tensor:
         """Hidden states [tokens, hidden_size] for the step's token ids, int32 [tokens].
 
-        Keys, values and states go into `caches`, one for each of `config.kept`.
+        Keys, values and states go into `caches`, one for each of `config.kept`. `seen`: what some of the
+        tokens see in images.
         """
 
     def normed(self, hidden: Tensor) -> Tensor:
@@ -131,9 +137,9 @@ def load_model(
             if not unlike:
                 raise
             raise ModelError(f"{error} (it is unlike other models of its family in {unlike})") from error
-    if beside.image_tokens and isinstance(model, Decoder):
+    if beside.image_tokens and not encoder:
         model.tower = load_tower(directory, beside.image_tokens, form, device, model.dtype)
-    if isinstance(model, Decoder) and model.tower is not None:
+    if model.tower is not None:
         log.info("%s: a vision tower of %.1f MiB", directory, model.tower.nbytes / 2**20)
     elif checkpoint.left:
         log.info("%s: text alone is served, %d other tensors are left", directory, checkpoint.left)

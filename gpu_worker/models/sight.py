@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -17,6 +19,18 @@ class Sight:
 
 
 @dataclass(frozen=True, slots=True)
+class Ahead:
+    """What tokens of images have before them that is seen together. On the host, int64 [n] each."""
+
+    tokens: NDArray[np.int64]
+    """Which tokens of the step they are."""
+    positions: NDArray[np.int64]
+    """Their positions in their sequences."""
+    counts: NDArray[np.int64]
+    """Tokens of the same image that are behind each of them."""
+
+
+@dataclass(frozen=True, slots=True)
 class Seen:
     """What is seen in one step."""
 
@@ -24,6 +38,8 @@ class Seen:
     """int64 [n]: which tokens of the step see something."""
     sight: Sight
     """What they see."""
+    ahead: Ahead | None = None
+    """None: none of them sees another one that is behind it."""
 
     def put(self, embedded: Tensor) -> None:
         """Put it in place of these tokens' embeddings, among those of the step [tokens, hidden_size]."""

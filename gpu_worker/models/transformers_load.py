@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpu_worker.errors import ModelError
+from gpu_worker.errors import ModelError, line_of
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.reference.kept import kinds_kept
 from gpu_worker.models.checkpoint import Checkpoint, open_checkpoint
@@ -29,7 +29,7 @@ from gpu_worker.models.substitutes import (
     substitute_linear,
     up_name,
 )
-from gpu_worker.models.transformers_model import TransformersModel, decoder_name, line_of
+from gpu_worker.models.transformers_model import TransformersModel, decoder_name
 from gpu_worker.models.transformers_names import Parts, parts_of
 from gpu_worker.models.trial import layers_of, number_tried
 from gpu_worker.models.values import Values

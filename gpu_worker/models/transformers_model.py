@@ -15,13 +15,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from gpu_worker.errors import ModelError
+from gpu_worker.errors import ModelError, line_of
 from gpu_worker.kernels.attention import AttentionSpec, Cache, LayerCache, Rotary, StepAttention
 from gpu_worker.kernels.kv_sizes import PageShape
 from gpu_worker.models.classification import classification_head, token_scores
 from gpu_worker.models.config import Shape
 from gpu_worker.models.rope import check_positions
+from gpu_worker.models.sight import Seen
 from gpu_worker.models.trial import check_positions_of, check_products, chunks_of, compare, expect
+from gpu_worker.models.vision import Tower
 
 Attend = Callable[[int, Tensor, Tensor, Tensor, AttentionSpec, Tensor | None], Tensor]
 """Attention of one layer: number of the layer, queries [tokens, heads, head_dim], keys [tokens, kv_heads,
@@ -50,6 +52,8 @@ class TransformersModel:
         """`positions`: longest sequence; 0 = the model's own limit. `score_tokens`: as in `Shape`. Raises
         `ModelError`."""
         where = decoder_name(model)
+        self.tower: Tower | None = None
+        """Sees images; None: it has not been loaded."""
         self._score = classification_head(model)
         self._model, self._inner = model, getattr(model, where)
         config = model.config.get_text_config()
@@ -83,7 +87,9 @@ class TransformersModel:
         check_products(self, *self._tried)
         del self._tried
 
-    def __call__(self, tokens: Tensor, step: StepAttention, caches: Sequence[Cache]) -> Tensor:
+    def __call__(
+        self, tokens: Tensor, step: StepAttention, caches: Sequence[Cache], seen: Seen | None = None
+    ) -> Tensor:
         written, pages = set[int](), [cache for cache in caches if isinstance(cache, LayerCache)]
 
         def attend(
@@ -100,7 +106,7 @@ class TransformersModel:
             out = step.attend(query.contiguous(), pages[number], spec, None, sinks)
             return out if kept == size else out.view(len(out), -1, size)[..., :kept].flatten(1)
 
-        return self.run(tokens, step.positions, attend)
+        return self.run(tokens, step.positions, attend, seen)
 
     def normed(self, hidden: Tensor) -> Tensor:
         return hidden  # transformers' decoders end with their norms
@@ -114,17 +120,29 @@ class TransformersModel:
             return token_scores(self.logits(hidden), self.config.score_tokens)
         return torch.nn.functional.linear(hidden.float(), self._score.weight.float())
 
-    def run(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """Hidden states [tokens, hidden_size], with `attend` as attention."""
+    def run(self, tokens: Tensor, positions: Tensor, attend: Attend, seen: Seen | None = None) -> Tensor:
+        """Hidden states [tokens, hidden_size], with `attend` as attention. `seen`: see `CausalLM`."""
         self._attend = attend
         given: dict[str, Any] = {}
         if self._counts_tokens:
             given = {"past_key_values": _Positions(positions), "attention_mask": defaultdict(lambda: None)}
-        out = self._inner(
-            input_ids=tokens[None].long(), position_ids=positions[None], use_cache=False, **given
-        )
+        ids = tokens[None].long()
+        given |= {"input_ids": ids} if seen is None else self._embedded(ids, seen)
+        out = self._inner(position_ids=positions[None], use_cache=False, **given)
         hidden: Tensor = out[0][0]
         return hidden
+
+    def _embedded(self, ids: Tensor, seen: Seen) -> dict[str, Tensor]:
+        """Embeddings of the step, [1, tokens, hidden_size], with what is seen; and those of each layer, if
+        the model has such: there a token that sees something is padding."""
+        ids = ids.clone()
+        ids[0, seen.tokens] = self._model.config.get_text_config().pad_token_id or 0
+        embedded = self._inner.get_input_embeddings()(ids)
+        given = {}
+        if getattr(self._inner, "hidden_size_per_layer_input", 0):
+            given["per_layer_inputs"] = self._inner.get_per_layer_inputs(ids, embedded)
+        seen.put(embedded[0])
+        return given | {"inputs_embeds": embedded}
 
     def _attention(
         self, module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **given: Any
@@ -259,11 +277,6 @@ def register(name: str, attention: Callable[..., tuple[Tensor, None]]) -> None:
 
     AttentionInterface.register(name, attention)
     AttentionMaskInterface.register(name, lambda *_, **__: None)
-
-
-def line_of(error: Exception) -> str:
-    """The first line of an error of transformers."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _no_step(

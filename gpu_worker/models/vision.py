@@ -15,11 +15,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from gpu_worker.errors import ModelError
+from gpu_worker.errors import ModelError, line_of
 from gpu_worker.models.checkpoint import Checkpoint, open_checkpoint
 from gpu_worker.models.formats.format import Format
 from gpu_worker.models.sight import Sight
-from gpu_worker.models.transformers_model import line_of
 from gpu_worker.models.wrapped import tower_tensors
 from ops.runtime.image_files import opened
 from ops.runtime.model_files import FileError, read_config

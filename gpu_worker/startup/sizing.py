@@ -23,13 +23,11 @@ from gpu_worker.memory.cache import (
     token_bytes,
 )
 from gpu_worker.memory.host import HostPages
-from gpu_worker.models.decoder import Decoder
 from gpu_worker.models.encoder_load import usual_length
 from gpu_worker.models.predictor import Predictor
 from gpu_worker.models.projection import Projection
 from gpu_worker.models.ranks import Ranks
 from gpu_worker.models.registry import CausalLM
-from gpu_worker.models.vision import Tower
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.warmup import full_step, host_offer
 from gpu_worker.step.draft_model import DraftModel
@@ -96,11 +94,6 @@ class Parts:
         pages, images = self._pages(self.model, limits), slot_images(self.model, limits, self.device)
         return Runner(self.model, pages, self.kernels, limits, drafter, self.projection, images)
 
-    @property
-    def tower(self) -> Tower | None:
-        """The model's vision tower."""
-        return self.model.tower if isinstance(self.model, Decoder) else None
-
     def _pages(self, model: CausalLM | Predictor, limits: BatchLimits) -> list[Cache]:
         return make_caches(model.config, limits.num_blocks, limits.block_size, self.kv, self.device)
 
@@ -137,7 +130,7 @@ def limits_of(settings: WorkerSettings, parts: Parts) -> BatchLimits:
         config.bidirectional,
         config.recurrent,
         tuple(settings.adapters),
-        parts.tower is not None,
+        parts.model.tower is not None,
     )
     if config.bidirectional:
         return replace(limits, num_blocks=BLOCKS_OF_A_TEXT * limits.max_slots)
@@ -166,8 +159,8 @@ def _left_on_gpu(parts: Parts, limits: BatchLimits, share: float) -> int:
     before = torch.cuda.memory_allocated(device)
     with enough_memory(limits, device):
         runner.execute(full_step(limits))
-        if parts.tower is not None:
-            parts.tower.rehearse()
+        if parts.model.tower is not None:
+            parts.model.tower.rehearse()
     activations = torch.cuda.max_memory_allocated(device) - before
     del runner
     torch.cuda.empty_cache()

@@ -15,6 +15,7 @@ from gpu_worker.models.registry import CausalLM
 from gpu_worker.models.sight import Seen
 from gpu_worker.step.batch import Batch
 from gpu_worker.step.drafted_states import DraftedStates
+from gpu_worker.step.seen_together import Begin, seen_together
 
 if TYPE_CHECKING:
     from gpu_worker.kernels.cpu.recorded_steps import RecordedSteps
@@ -51,12 +52,14 @@ class Forward:
         recorded: "StepGraphs | RecordedSteps | None",
         seen: Seen | None,
     ) -> tuple[Tensor, Tensor]:
-        begin = self._kernels.begin
+        begin: Begin = self._kernels.begin
         if self.model.config.recurrent and rows.drafted.any():
             self.drafted = DraftedStates(batch, rows, begin)
             begin, recorded = self.drafted.begin, None
         if seen is not None:
-            assert isinstance(self.model, Decoder)
+            if seen.ahead is not None:
+                assert batch.images is not None
+                begin = seen_together(begin, seen, batch.images.together == "in windows")
             step, tokens, slots = self.metadata(batch, rows)
             return self.model(tokens, begin(step), self.caches, seen), slots
         if recorded is not None and (repeat := recorded.find(rows)) is not None:

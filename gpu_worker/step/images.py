@@ -25,7 +25,7 @@ from gpu_worker.kernels.rows import Rows
 from gpu_worker.machine.transfer import indices
 from gpu_worker.models.decoder import Decoder
 from gpu_worker.models.registry import CausalLM
-from gpu_worker.models.sight import Seen, Sight
+from gpu_worker.models.sight import Ahead, Seen, Sight
 from gpu_worker.models.vision import Prepared, Tower
 from gpu_worker.step.limits import BatchLimits
 from ops.runtime.vision import Grid, ImageError
@@ -70,10 +70,12 @@ class _Part:
 
 def slot_images(model: CausalLM, limits: BatchLimits, device: torch.device) -> "SlotImages | None":
     """For the images of a batch of these sizes; None if the model has no vision tower."""
-    if not isinstance(model, Decoder) or model.tower is None:
+    if model.tower is None:
         return None
-    images = SlotImages(limits.max_slots, model.tower, model.positions, device)
+    first_line = model.positions if isinstance(model, Decoder) else 0
+    images = SlotImages(limits.max_slots, model.tower, first_line, device)
     if images.in_grid:
+        assert isinstance(model, Decoder)
         images.turn = model.see_in_grid(model.tower.axes, limits.max_step_tokens)
     return images
 
@@ -85,6 +87,7 @@ class SlotImages:
         """`first_line`: the first spare line of the tables of rotary embeddings."""
         self.tower = tower
         self.in_grid = tower.vision.in_grid
+        self.together = tower.vision.together
         self.turn: Turn | None = None
         """None: tokens of images are turned by their positions, as all others are."""
         self.shifts = np.zeros(slots, np.int64)
@@ -143,8 +146,12 @@ class SlotImages:
         parts = self._parts(rows)
         if not parts:
             return None, {}
-        faults, found, tokens = dict[int, str](), list[Sight](), list[NDArray[np.int64]]()
+        faults, found = dict[int, str](), list[Sight]()
+        tokens, positions, counts = (list[NDArray[np.int64]]() for _ in range(3))
         for slot, part in parts:
+            if self.together != "nowhere" and part.among.stop < len(part.image.placeholders):
+                faults[slot] = "a row ends within an image whose tokens are seen together"
+                continue
             try:
                 sight = self._sight(part.image)
             except ImageError as error:
@@ -154,13 +161,20 @@ class SlotImages:
                 Sight(sight.vectors[part.among], tuple(deeper[part.among] for deeper in sight.deeper))
             )
             tokens.append(part.tokens)
+            positions.append(part.image.placeholders[part.among])
+            counts.append(np.arange(len(part.tokens))[::-1])
             if part.among.stop == len(part.image.placeholders):
                 part.image.sight = None
         if not found:
             return None, faults
         deeper = zip(*(sight.deeper for sight in found), strict=True)
         whole = Sight(torch.cat([sight.vectors for sight in found]), tuple(map(torch.cat, deeper)))
-        return Seen(indices(np.concatenate(tokens), self._device), whole), faults
+        every = np.concatenate(tokens)
+        ahead = Ahead(every, np.concatenate(positions), np.concatenate(counts))
+        return (
+            Seen(indices(every, self._device), whole, None if self.together == "nowhere" else ahead),
+            faults,
+        )
 
     def lines(
         self, rows: Rows, slots: NDArray[np.integer], positions: NDArray[np.int64]

@@ -14,10 +14,10 @@ from PIL import Image
 from torch import Tensor
 
 from ops.runtime.image_files import measured
-from ops.runtime.vision import Grid, Vision, read_vision
+from ops.runtime.vision import EdgeVision, Grid, SquareVision, Vision, read_vision
 from proto.images_pb2 import PromptImage
 
-PLACEHOLDER, ROW_END, END = 90, 91, 92
+PLACEHOLDER, ROW_END, END, BEGIN = 90, 91, 92, 93
 TEXT: dict[str, Any] = {
     "vocab_size": 97,
     "hidden_size": 32,
@@ -37,6 +37,17 @@ _DELTA = {"head_dim": 8, "linear_key_head_dim": 8, "linear_value_head_dim": 8, "
 _DELTA |= {"linear_num_value_heads": 4, "layer_types": ["linear_attention", "full_attention"] * 2}
 _DELTA |= {"num_hidden_layers": 4, "rope_parameters": _TURNED | {"partial_rotary_factor": 1.0}}
 _SHALLOW = _DEEP | {"deepstack_visual_indexes": []}
+_WINDOWS = {"head_dim": 8, "sliding_window": 9, "query_pre_attn_scalar": 8}
+_WINDOWS |= {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+_LAYERED = {"head_dim": 8, "global_head_dim": 16, "sliding_window": 9, "num_kv_shared_layers": 1}
+_LAYERED |= {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 97, "pad_token_id": 0}
+_LAYERED |= {
+    "num_hidden_layers": 4,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+}
+_POOLED = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+_POOLED |= {"num_key_value_heads": 2, "head_dim": 8, "patch_size": 2, "pooling_kernel_size": 2}
+_POOLED |= {"position_embedding_size": 128}
 SEEING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "Qwen2VL": (
         {"rope_parameters": _TURNED},
@@ -67,8 +78,32 @@ SEEING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "image_size": 32,
         },
     ),
+    "Gemma3": (
+        _WINDOWS,
+        {
+            "hidden_size": 16,
+            "intermediate_size": 24,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "patch_size": 2,
+            "image_size": 16,
+        },
+    ),
+    "Gemma4": (_LAYERED, _POOLED),
+    "Gemma4 that sees together": (
+        _LAYERED
+        | {"hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0}
+        | {"use_bidirectional_attention": "vision"},
+        _POOLED,
+    ),
 }
 """Of each kind of model the configuration of its language model, beside `TEXT`, and of its vision tower."""
+WHOLE: dict[str, dict[str, Any]] = {
+    "Mistral3": {"spatial_merge_size": 2},
+    "Gemma3": {"mm_tokens_per_image": 16, "boi_token_index": BEGIN, "eoi_token_index": END},
+    "Gemma4": {"boi_token_id": BEGIN, "eoi_token_id": END, "audio_config": None},
+}
+"""Of the whole model, by the first word of the kind."""
 
 
 @dataclass(frozen=True)
@@ -83,18 +118,21 @@ class Seeing:
 def seeing(name: str, directory: Path) -> Seeing:
     """A random model of this kind, with a directory of its own."""
     torch.manual_seed(0)
-    kind = getattr(transformers, f"{name}ForConditionalGeneration")
+    first = name.partition(" ")[0]
+    kind = getattr(transformers, f"{first}ForConditionalGeneration")
     text, tower = SEEING[name]
     config = kind.config_class(
         text_config=TEXT | text,
         vision_config=tower,
         tie_word_embeddings=False,
         image_token_id=PLACEHOLDER,
-        **({"spatial_merge_size": 2} if name == "Mistral3" else {}),
+        **WHOLE.get(first, {}),
     )
     model = kind(config).eval()
     with torch.no_grad():  # or what is seen would hardly matter
         for parameter in model.parameters():
+            if not parameter.any():  # as transformers begins some
+                torch.nn.init.normal_(parameter, std=0.05)
             parameter.mul_(3)
     model.save_pretrained(directory)
     (directory / "preprocessor_config.json").write_text(json.dumps(processor_of(name)))
@@ -105,6 +143,11 @@ def seeing(name: str, directory: Path) -> Seeing:
 
 def processor_of(name: str) -> dict[str, Any]:
     """preprocessor_config.json."""
+    if name == "Gemma3":
+        return {"image_processor_type": "Gemma3ImageProcessor", "size": {"height": 16, "width": 16}}
+    if name.startswith("Gemma4"):
+        patches = {"patch_size": 2, "pooling_kernel_size": 2, "max_soft_tokens": 70}
+        return {"image_processor_type": "Gemma4ImageProcessor"} | patches
     if name == "Mistral3":
         size = {"longest_edge": 32}
         return {"image_processor_type": "PixtralImageProcessor", "patch_size": 2, "size": size}
@@ -152,11 +195,14 @@ def logits_with(seeing: Seeing, tokens: list[int], files: list[bytes]) -> Tensor
     given: dict[str, Any] = {}
     if files:
         images = [Image.open(io.BytesIO(file)) for file in files]
-        more = {"patch_size": seeing.vision.patch} if not seeing.vision.in_grid else {}
+        more = {"patch_size": seeing.vision.patch} if isinstance(seeing.vision, EdgeVision) else {}
         given = dict(processor(images=images, return_tensors="pt", **more))
+        for name in ("num_crops", "num_soft_tokens_per_image"):  # for the processor of texts
+            given.pop(name, None)
     ids = torch.tensor([tokens])
-    if seeing.vision.in_grid:
-        given["mm_token_type_ids"] = (ids == PLACEHOLDER).int()
+    kinds = "token_type_ids" if isinstance(seeing.vision, SquareVision) else "mm_token_type_ids"
+    if not isinstance(seeing.vision, EdgeVision):
+        given[kinds] = (ids == PLACEHOLDER).int()
     with torch.inference_mode():
         found: Tensor = seeing.model(input_ids=ids, **given).logits[0]
     return found

@@ -39,7 +39,7 @@ from tests.unit.gpu_worker.conftest import (
     unpack,
 )
 
-SIZES = {"num_blocks": 256, "max_model_len": 160, "max_step_tokens": 128}
+SIZES = {"num_blocks": 256, "max_model_len": 200, "max_step_tokens": 256}
 TEXT = [5, 17, 3, 80, 41]
 BLIND = greedy(rules=TokenRules(biased_tokens=[PLACEHOLDER], biases=[-100]))
 """Never writes a placeholder, which transformers would take for one more image."""
@@ -53,9 +53,9 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return seeing(request.param, tmp_path_factory.mktemp("seeing"))
 
 
-@pytest.fixture(scope="module", params=["Qwen3VL", "Qwen3_5", "Mistral3"])
+@pytest.fixture(scope="module", params=["Qwen3VL", "Qwen3_5", "Mistral3", "Gemma3"])
 def one(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Seeing:
-    """Of each way to read images one: with further layers, with states, with ends of rows."""
+    """Of each way to see one: with further layers, states, ends of rows, tokens that see each other."""
     return seeing(request.param, tmp_path_factory.mktemp("seeing"))
 
 
@@ -65,8 +65,30 @@ def prompts_of(made: Seeing) -> list[tuple[list[int], list[PromptImage], list[by
     return [(*with_images(made.vision, part), list(own)) for part, own in zip(parts, files, strict=True)]
 
 
+def chunk_of(made: Seeing, size: int) -> int:
+    """Of prompts: `size` tokens, or all of them if no chunk may end within an image."""
+    return size if made.vision.together == "nowhere" else 1 << 30
+
+
 def logits_of(seen: Any, sequence: Running) -> torch.Tensor:
     return torch.stack([seen[sequence.slot, position] for position in range(sequence.computed)])
+
+
+def mixed_steps(made: Seeing, driver: Driver, sequences: list[tuple[Running, list[PromptImage]]]) -> None:
+    """As `Driver.mixed_steps`. No chunk ends within an image whose tokens see each other."""
+    length, step = max(len(sequence.tokens) for sequence, _ in sequences) + 15, 0
+    while min(len(sequence.tokens) for sequence, _ in sequences) < length:
+        rows = []
+        for slot, (sequence, images) in enumerate(sequences):
+            if step < 2 * slot or len(sequence.tokens) >= length:
+                continue
+            end = min(len(sequence.tokens), sequence.computed + 1 + (step + slot) % 5)
+            if made.vision.together != "nowhere":
+                ends = {image.position + image.tokens for image in images if image.position < end}
+                end = max(end, *(each for each in ends if each > sequence.computed), 0)
+            rows.append((sequence, end - sequence.computed))
+        driver.step(*rows)
+        step += 1
 
 
 def check_mixed(made: Seeing, runner: Any) -> None:
@@ -76,7 +98,7 @@ def check_mixed(made: Seeing, runner: Any) -> None:
         driver.admit(slot, tokens, images=images, sampling=BLIND)
         for slot, (tokens, images, _) in enumerate(prompts)
     ]
-    driver.mixed_steps(sequences, 120)
+    mixed_steps(made, driver, list(zip(sequences, (images for _, images, _ in prompts), strict=True)))
     for sequence, (tokens, _, files) in zip(sequences, prompts, strict=True):
         found = logits_of(seen, sequence)
         expected = logits_with(made, sequence.tokens[: sequence.computed], files)
@@ -103,7 +125,7 @@ def test_ranks(one: Seeing) -> None:
     seen, driver = [watch_logits(runner) for runner in ranks.runners], Driver(ranks)
     tokens, images, files = prompts_of(one)[0]
     sequence = driver.admit(0, tokens, images=images, sampling=BLIND)
-    driver.generate(sequence, 6, chunk=9)
+    driver.generate(sequence, 6, chunk_of(one, 9))
     logits = [logits_of(each, sequence) for each in seen]
     assert same(logits)
     expected = logits_with(one, sequence.tokens[: sequence.computed], files)
@@ -133,7 +155,7 @@ def test_a_resumed_sequence_sees_again_and_a_cached_image_is_not_looked_at(one: 
     rest = driver.generate(sequence, 4)
     # Preempted, or on another worker: with all that is known.
     again = driver.admit(1, tokens + begun, images=images, sampling=BLIND, prompt_length=len(tokens))
-    assert driver.generate(again, 4, chunk=11) == rest
+    assert driver.generate(again, 4, chunk_of(one, 11)) == rest
     # All of its full blocks were in the cache.
     size = runner.limits.block_size
     start = (len(tokens) + len(begun) - 1) // size * size
@@ -159,27 +181,29 @@ def _without_file(image: PromptImage) -> dict[str, Any]:
 
 
 def test_a_fork_sees_what_its_parent_sees(one: Seeing) -> None:
-    """Also from within an image, most of which it computes itself."""
+    """Also from within an image, of which it computes the rest itself."""
     runner = make_runner(one.directory, back_end(BEST), block_size=2, **SIZES)
     tokens, images, files = prompts_of(one)[1]
     seen, driver = watch_logits(runner), Driver(runner)
     parent = driver.admit(0, tokens, images=images, sampling=BLIND)
-    driver.step((parent, 4))
+    begun = 4 if one.vision.together == "nowhere" else images[0].position + images[0].tokens
+    driver.step((parent, begun))
     child = driver.admit(
-        *(1, tokens[4:]),
+        *(1, tokens[begun:]),
         forked_from=0,
-        forked_tokens=4,
+        forked_tokens=begun,
         prompt_length=len(tokens),
         sampling=BLIND,
     )
-    child.tokens, child.computed, child.blocks = list(tokens), 4, parent.blocks[:2]
+    child.tokens, child.computed = list(tokens), begun
+    child.blocks = parent.blocks[: begun // 2]
     driver.generate(parent, 4)
-    driver.step((child, len(tokens) - 4))
+    driver.step((child, len(tokens) - begun))
     driver.generate(child, 3)
     assert child.tokens == parent.tokens
     expected = logits_with(one, child.tokens[: child.computed], files)
-    found = torch.stack([seen[1, position] for position in range(4, child.computed)])
-    torch.testing.assert_close(found, expected[4:], atol=2e-3, rtol=2e-3)
+    found = torch.stack([seen[1, position] for position in range(begun, child.computed)])
+    torch.testing.assert_close(found, expected[begun:], atol=2e-3, rtol=2e-3)
 
 
 FAULTS = {
