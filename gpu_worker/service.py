@@ -43,6 +43,7 @@ class WorkerService(WorkerServicer):
             bidirectional=limits.bidirectional,
             recurrent=limits.recurrent,
             images=limits.images,
+            whole_images=limits.whole_images,
             adapters=[
                 Adapter(name=name, fingerprint=fingerprint)
                 for name, fingerprint in engine.runner.adapters.items()

@@ -61,7 +61,7 @@ class SchedulerServicer:
         RESOURCE_EXHAUSTED: the queue is full; trailing metadata `quire-retry-after` is the number of seconds
         after which all requests of the tenant that wait now will have begun.
         FAILED_PRECONDITION: there are workers, but for half a minute none of the fingerprint, or with the adapter, that
-        `start` names.
+        `start` names, or none that takes its images.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

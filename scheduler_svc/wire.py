@@ -46,6 +46,7 @@ def limits_from(ready: WorkerReady) -> WorkerLimits:
             recurrent=ready.recurrent,
             adapters={each.name: each.fingerprint for each in ready.adapters},
             images=ready.images,
+            whole_images=ready.whole_images,
         )
     except ValueError as error:
         raise WorkerFault(f"a worker with nothing to offer: {error}") from error

@@ -32,6 +32,8 @@ _SECTIONS = {
 """Pairs that are rotated by place, row and column, where config.json does not say."""
 
 _MOST_PAIRS = 1024
+_LARGE = 2**14
+"""Pixels of a side of an image that every model reduces."""
 
 log = logging.getLogger(__name__)
 
@@ -58,11 +60,15 @@ class Tower:
         self._model, self._processor = model.eval().to(device), processor
         self._device, self._dtype = device, dtype
 
+    @property
+    def most_tokens(self) -> int:
+        """Tokens of the run of the largest image."""
+        return len(self.vision.run(self.vision.grid(_LARGE, _LARGE)))
+
     def rehearse(self) -> None:
         """See an image as large as images may be, for the memory that this takes."""
-        pixels = 2**15  # of a side
-        grid = self.vision.grid(pixels, pixels)
-        self.see(self._prepared(Image.new("RGB", self.vision.size(grid) or (pixels, pixels))))
+        size = self.vision.size(self.vision.grid(_LARGE, _LARGE)) or (_LARGE, _LARGE)
+        self.see(self._prepared(Image.new("RGB", size)))
 
     def prepare(self, data: bytes, grid: Grid) -> Prepared:
         """From an image's file to what the tower takes, on the host. Any thread may call this.

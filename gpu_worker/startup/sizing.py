@@ -28,6 +28,7 @@ from gpu_worker.models.predictor import Predictor
 from gpu_worker.models.projection import Projection
 from gpu_worker.models.ranks import Ranks
 from gpu_worker.models.registry import CausalLM
+from gpu_worker.models.vision import Tower
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.warmup import full_step, host_offer
 from gpu_worker.step.draft_model import DraftModel
@@ -37,6 +38,7 @@ from gpu_worker.step.limits import BatchLimits
 from gpu_worker.step.predicted import PredictedTokens
 from gpu_worker.step.runner import Runner
 from ops.runtime.gpus import present
+from ops.runtime.vision import TEXT_ALONE
 
 log = logging.getLogger(__name__)
 
@@ -131,7 +133,11 @@ def limits_of(settings: WorkerSettings, parts: Parts) -> BatchLimits:
         config.recurrent,
         tuple(settings.adapters),
         parts.model.tower is not None,
+        parts.model.tower is not None and parts.model.tower.vision.together != "nowhere",
     )
+    if limits.whole_images:
+        assert parts.model.tower is not None
+        _check_room_for_images(limits, parts.model.tower)
     if config.bidirectional:
         return replace(limits, num_blocks=BLOCKS_OF_A_TEXT * limits.max_slots)
     needed = limits.blocks_at_once
@@ -145,6 +151,16 @@ def limits_of(settings: WorkerSettings, parts: Parts) -> BatchLimits:
         useful = limits.max_slots * needed
     blocks = blocks_within(memory, parts.block_bytes(size), needed, useful)
     return replace(limits, num_blocks=parts.ranks.least(blocks))
+
+
+def _check_room_for_images(limits: BatchLimits, tower: Tower) -> None:
+    """Raise `ModelError` if a step has no room for an image as a whole beside the answers of all slots."""
+    needed = tower.most_tokens + limits.max_slots
+    if limits.max_step_tokens < needed:
+        raise ModelError(
+            f"QUIRE_STEP_TOKENS={limits.max_step_tokens}: a step computes images of {tower.most_tokens} "
+            f"tokens as wholes, beside {limits.max_slots} answers: {needed} at least ({TEXT_ALONE})"
+        )
 
 
 def _left_on_gpu(parts: Parts, limits: BatchLimits, share: float) -> int:

@@ -33,6 +33,8 @@ class BatchLimits:
     """Names of the LoRA adapters that slots may have."""
     images: bool = False
     """Slots may have images."""
+    whole_images: bool = False
+    """No row ends within an image."""
 
     @property
     def max_blocks(self) -> int:

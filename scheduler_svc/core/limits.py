@@ -41,6 +41,7 @@ class WorkerLimits:
     adapters: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Fingerprints of answers with each LoRA adapter, by its name."""
     images: bool = False
+    whole_images: bool = False
 
     def __post_init__(self) -> None:
         for name in (
@@ -155,6 +156,8 @@ def length_limit(request: Request, limits: WorkerLimits) -> int:
     """
     prompt, longest = len(request.prompt), limits.max_length_of(request.beam_width)
     _check_purpose(request, limits)
+    if limits.whole_images and request.images:
+        _check_images(request, limits)
     if request.beams:
         _check_width(request.beams.width, len(request.stop_token_ids), longest, limits)
     if request.pooling:
@@ -215,6 +218,17 @@ def _check_embedding(request: Request, longest: int, limits: WorkerLimits) -> No
         raise RequestRefused(
             "dimensions", f"the model's embeddings have {size} dimensions, not {request.dimensions}"
         )
+
+
+def _check_images(request: Request, limits: WorkerLimits) -> None:
+    """Raise `RequestRefused` for an image that no step can compute as a whole."""
+    largest = max(image.tokens for image in request.images)
+    if largest > limits.max_step_tokens:
+        what = f"an image has {largest} tokens, and a step {limits.max_step_tokens} at most"
+        raise RequestRefused("messages", what)
+    if request.scores_prompt:
+        what = "log probabilities of prompts with images are not there for this model"
+        raise RequestRefused("prompt_logprobs", what)
 
 
 def _check_width(width: int, stop_tokens: int, longest: int, limits: WorkerLimits) -> None:

@@ -100,6 +100,11 @@ class StepBuilder:
         """Copy each source to its target."""
         self._copies.extend(zip(sources, targets, strict=True))
 
+    @property
+    def tokens(self) -> int:
+        """Tokens that have been planned."""
+        return sum(self._row_counts)
+
     def set_decodes(self, sequences: list[Sequence]) -> None:
         """The step's first rows: each computes its sequence's last planned position, and samples."""
         self.sequences[:] = sequences
@@ -123,7 +128,7 @@ class StepBuilder:
         self._row_starts.append(start)
         self._row_counts.append(count)
         self._row_samples.append(int(samples))
-        self.budget -= count
+        self.budget = max(0, self.budget - count)  # a whole image may have more
 
     def report_prompt(self, first: int, count: int, alternatives: int) -> None:
         """The newest row reports log probabilities of `count` tokens of its prompt, from `first` on.

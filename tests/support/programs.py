@@ -74,6 +74,8 @@ class World:
         fields["rolling"] &= not fields["beams"]
         places = [] if fields["pooling"] or fields["rolling"] else fields.get("images", [])
         fields["images"] = images_at(places, len(fields["prompt"]))
+        if self.limits.whole_images and fields["images"]:
+            fields["scores_prompt"] = False
         if fields["beams"] or fields["rolling"]:
             fields["grammar"] = b""
         if fields["rolling"]:  # for several contexts, and not for ever

@@ -2,7 +2,14 @@
 
 from collections.abc import Iterable
 
-from scheduler_svc.core.capabilities import beams, embeddings, partial_blocks, prompt_scores, samples
+from scheduler_svc.core.capabilities import (
+    beams,
+    embeddings,
+    partial_blocks,
+    prompt_scores,
+    samples,
+    whole_images,
+)
 from scheduler_svc.core.phases.preempt import grow
 from scheduler_svc.core.request import Pooling
 from scheduler_svc.core.sequence import Sequence, State
@@ -41,12 +48,17 @@ def add_chunk(state: SchedulerState, step: StepBuilder, sequence: Sequence) -> N
     if state.limits.recurrent:
         end = partial_blocks.chunk_end(state, sequence, start, end)
     count = min(end - start, step.budget)
+    whole = state.limits.whole_images and bool(group.request.images)
+    if whole:
+        count = whole_images.most(state, step, group.request.images, start, end, count)
     if group.request.scores_prompt:
         count = prompt_scores.most(step, sequence, start, count)
     each = group.request.pooling is Pooling.ALL
     if each:
         count = min(count, embeddings.most(step, state.limits))
-    count = _room(state, step, sequence, start, count)
+    count = _room(state, step, sequence, start, count, whole)
+    if whole:
+        count = whole_images.up_to_images(group.request.images, start, end, count)
     if not count:
         return
     wanted = group.request.alternatives
@@ -76,8 +88,13 @@ def add_chunk(state: SchedulerState, step: StepBuilder, sequence: Sequence) -> N
         prompt_scores.report(step, sequence, start, count)
 
 
-def _room(state: SchedulerState, step: StepBuilder, sequence: Sequence, start: int, count: int) -> int:
-    """How many of `count` positions from `start` on have blocks, once the table has grown for them."""
+def _room(
+    state: SchedulerState, step: StepBuilder, sequence: Sequence, start: int, count: int, whole: bool
+) -> int:
+    """How many of `count` positions from `start` on have blocks, once the table has grown for them.
+
+    `whole`: fewer of them may be of no use.
+    """
     table, limits = sequence.table, state.limits
     assert table is not None
     missing = limits.blocks_for(start + count) - len(table.blocks)
@@ -85,6 +102,6 @@ def _room(state: SchedulerState, step: StepBuilder, sequence: Sequence, start: i
         return count
     # Only a sequence that could not go on at all takes blocks from another, and not if blocks of its own
     # will soon be outside its window.
-    may_preempt = start == table.room and not (limits.window and sequence.computed < start)
+    may_preempt = (whole or start == table.room) and not (limits.window and sequence.computed < start)
     grow(state, step, sequence, missing, may_preempt)
     return min(count, table.room - start)

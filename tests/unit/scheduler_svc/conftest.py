@@ -322,6 +322,11 @@ class StrictWorker:
         rows = list(zip(plan.rows.slots, plan.rows.starts, plan.rows.counts, plan.rows.samples, strict=True))
         assert len({row[0] for row in rows}) == len(rows), "two rows of one slot"
         assert sum(plan.rows.counts) <= self.limits.max_step_tokens
+        if self.limits.whole_images:
+            for slot, start, count, _ in rows:
+                held = self.slots[slot]
+                last = len(held.tokens) - 1  # which may have to wait for a grammar
+                assert not any(each.position < start + count < min(each.end, last) for each in held.images)
         for slot, start, count, _ in rows:
             self._check_exclusive(slot, start, count)
         assert len(plan.draft_tokens) == sum(max(samples, 1) - 1 for *_, samples in rows)

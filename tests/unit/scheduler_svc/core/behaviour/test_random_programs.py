@@ -15,6 +15,16 @@ from scheduler_svc.core.policies import POLICIES, round_robin
 from scheduler_svc.core.request import Pooling
 from tests.support.programs import ADAPTERS, World, busy_program, play
 
+
+def consistent(limits: dict[str, int]) -> dict[str, int]:
+    """Limits that a worker may have."""
+    recurrent = limits["recurrent"] and not limits["window"]
+    whole = limits["whole_images"] and not recurrent
+    if whole:  # an image has 8 tokens at most
+        limits["max_step_tokens"] += 8 + limits["max_slots"]
+    return limits | {"recurrent": recurrent, "whole_images": whole}
+
+
 LIMITS = st.fixed_dictionaries(
     {
         "num_blocks": st.integers(4, 24),
@@ -25,8 +35,9 @@ LIMITS = st.fixed_dictionaries(
         "host_blocks": st.sampled_from([0, 1, 3, 8, 24, 60]),
         "window": st.sampled_from([0, 0, 0, 1, 2, 5, 12]),
         "recurrent": st.booleans(),
+        "whole_images": st.booleans(),
     }
-).map(lambda limits: limits | {"recurrent": limits["recurrent"] and not limits["window"]})
+).map(consistent)
 # Few different tokens, so that prompts share prefixes.
 PROMPTS = st.one_of(
     st.lists(st.integers(0, 2), min_size=1, max_size=24),
@@ -119,6 +130,7 @@ def test_planning_ahead_gives_what_lock_step_gives(fake: SimpleNamespace, seed: 
         "window": random.choice([0, 0, 3, 16]),
     }
     limits["recurrent"] = not limits["window"] and seed % 2
+    limits["whole_images"] = not limits["recurrent"] and limits["max_step_tokens"] == 64
     events = busy_program(random, fake.POISON)
     ways = ((1, "off"), (2, "draft"), (3, "off"))
     references: dict[tuple[str, int, int], list[int]] = {}

@@ -1,0 +1,37 @@
+"""Images whose tokens see each other, those behind them, too: no row ends within one.
+
+    prompt     p p p ▣ ▣ ▣ ▣ ▣ p p
+    chunks     └───┘                 budget for 5: it ends before the image
+                     └─────────┘     budget for 3: it has the whole image, if the step's tokens allow it
+
+A row may begin within an image, whose first tokens the cache had: what these have seen has been computed.
+"""
+
+from collections.abc import Sequence
+
+from scheduler_svc.core.images import Image, images_between
+from scheduler_svc.core.state import SchedulerState
+from scheduler_svc.core.step_builder import StepBuilder
+
+
+def most(
+    state: SchedulerState, step: StepBuilder, images: Sequence[Image], start: int, end: int, count: int
+) -> int:
+    """How many positions from `start` on a row may compute that would compute `count`, of those up to `end`.
+
+    More than `count` if it begins with an image: the budget of prompts may be smaller than any image.
+    """
+    found = up_to_images(images, start, end, count)
+    if found or not count:
+        return found
+    needed = min(end, next(images_between(images, start, start + 1)).end) - start
+    return needed if needed <= state.limits.max_step_tokens - step.tokens else 0
+
+
+def up_to_images(images: Sequence[Image], start: int, end: int, count: int) -> int:
+    """How many of `count` positions from `start` on come before an image that ends behind them, though not
+    behind `end`; all of them if there is no such image."""
+    for image in images_between(images, start, start + count):
+        if min(image.end, end) > start + count:
+            return max(0, image.position - start)
+    return count
