@@ -1,19 +1,17 @@
 """From a model directory to an encoder of transformers. Weights that are quantized are dequantized."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from gpu_worker.errors import ModelError, line_of
 from gpu_worker.models.checkpoint import Checkpoint, open_checkpoint
 from gpu_worker.models.config import architecture_of, classified_in
 from gpu_worker.models.encoder import Encoder
 from gpu_worker.models.formats.format import Format
-from gpu_worker.models.formats.stored import PIECE
+from gpu_worker.models.lazy_tensor import LazyTensor
 from gpu_worker.models.transformers_load import config_of
 from gpu_worker.models.values import Values
 from ops.runtime import model_files
@@ -115,7 +113,7 @@ def _loaded(kind: Any, config: Any, checkpoint: Checkpoint, dtype: torch.dtype) 
         kept = {"__module__": kind.__module__, "_keep_in_fp32_modules_strict": exact}
         kind = type(kind.__name__, (kind,), kept)
     tensors = {
-        name: _Read(checkpoint, name, dtype if exact.isdisjoint(name.split(".")) else torch.float32)
+        name: LazyTensor(checkpoint, name, dtype if exact.isdisjoint(name.split(".")) else torch.float32)
         for name in checkpoint.weights()
     }
     model, report = kind.from_pretrained(
@@ -138,24 +136,6 @@ def _loaded(kind: Any, config: Any, checkpoint: Checkpoint, dtype: torch.dtype) 
     if unknown := _within(inner, report["unexpected_keys"]):
         raise ModelError(f"config.json does not account for tensor {unknown[0]}")
     return model
-
-
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """A tensor of a checkpoint. It is read when transformers asks for it."""
-
-    checkpoint: Checkpoint
-    name: str
-    dtype: torch.dtype
-
-    def __getitem__(self, everything: Any) -> Tensor:
-        stored = self.checkpoint.dense(self.name, self.dtype)
-        found = torch.empty(stored.shape, dtype=self.dtype)
-        pieces = (torch.split(each.view(-1), PIECE) for each in (stored, found))
-        for numbers, into in zip(*pieces, strict=True):
-            into.copy_(numbers)
-            self.checkpoint.forget([numbers])
-        return found
 
 
 def _within(inner: Any, names: Iterable[str]) -> list[str]:

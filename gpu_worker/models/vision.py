@@ -7,7 +7,6 @@ the first step that computes one of its tokens.
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from torch import Tensor
 from gpu_worker.errors import ModelError, line_of
 from gpu_worker.models.checkpoint import Checkpoint, open_checkpoint
 from gpu_worker.models.formats.format import Format
+from gpu_worker.models.lazy_tensor import LazyTensor
 from gpu_worker.models.sight import Sight
 from gpu_worker.models.wrapped import tower_tensors
 from ops.runtime.image_files import opened
@@ -184,7 +184,7 @@ def _loaded(kind: Any, config: Any, checkpoint: Checkpoint, dtype: torch.dtype) 
     tensors: dict[str, Any] = {
         name: torch.zeros(each.shape) for name, each in skeleton.state_dict().items() if _is_text(name)
     }
-    tensors |= {name: _Read(checkpoint, name, dtype) for name in checkpoint.weights()}
+    tensors |= {name: LazyTensor(checkpoint, name, dtype) for name in checkpoint.weights()}
     model, report = kind.from_pretrained(
         None,
         config=config,
@@ -206,15 +206,3 @@ def _loaded(kind: Any, config: Any, checkpoint: Checkpoint, dtype: torch.dtype) 
 def _is_text(name: str) -> bool:
     """Whether a tensor is of the language model."""
     return "language_model." in name or name.startswith("lm_head.")
-
-
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """A tensor of a checkpoint. It is read when transformers asks for it."""
-
-    checkpoint: Checkpoint
-    name: str
-    dtype: torch.dtype
-
-    def __getitem__(self, everything: Any) -> Tensor:
-        return self.checkpoint.dense(self.name, self.dtype).to(self.dtype)
