@@ -115,9 +115,7 @@ class Decoder:
         `ModelError` if embeddings have fewer pairs.
         """
         if any(2 * len(axes) > rope.rotary_dim for rope in self.rotary):
-            raise ModelError(
-                "config.json: mrope_section: there are not as many pairs of dimensions to rotate"
-            )
+            raise ModelError("config.json: mrope_section: it has more pairs than are rotated")
         self.in_grid = True
         self.rotary = {
             rope: with_lines(tables, self.positions, lines) for rope, tables in self.rotary.items()

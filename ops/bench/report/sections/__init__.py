@@ -47,6 +47,7 @@ KINDS: Mapping[str, Kind] = {
     "mechanisms": Kind("Each mechanism on and off", mechanisms.subject, mechanisms.on_and_off),
     "recurrent": Kind("Models with recurrent layers beside transformers", lambda _: "", anything.numbers),
     "predictor": Kind("Drafts of a layer for multi-token prediction", lambda _: "", anything.numbers),
+    "images": Kind("Images beside transformers", lambda _: "", anything.numbers),
     "footprint": Kind("What a worker takes before it answers", engines.subject, anything.numbers),
     "formats-memory": Kind(
         "Memory while a checkpoint of each format is loaded", lambda _: "", anything.numbers

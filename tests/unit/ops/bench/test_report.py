@@ -189,6 +189,7 @@ def folder(tmp_path, made_up, contest) -> Path:
         made_up("attention", ATTENTION),
         made_up("recurrent", {"milliseconds": {"LFM2": {"1 users": {"quire": 1.0, "transformers": 2.0}}}}),
         made_up("predictor", {"milliseconds": {"1 users": {"without the layer": 1.0, "1 drafts": 1.5}}}),
+        made_up("images", {"milliseconds of a step": {"1 users": {"text": 1.0, "behind images": 1.5}}}),
         made_up("grammars", {"schemas": 100, "libraries": {"llguidance": {"compiling, P50, ms": 1.5}}}),
         made_up("paced", {"prompt_tokens": 32, "answer_tokens": 256, "by_step_ms": {"5": [CARRIED]}}),
         made_up("front", FRONT),
