@@ -1,6 +1,7 @@
 """Images over real processes: answers are what transformers computes, whoever dies on the way."""
 
 import asyncio
+import re
 from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -188,3 +189,18 @@ async def test_an_answer_goes_on_when_a_process_is_killed(images: Deployment, se
         images.spawn(service)
         assert (await going).tokens == expected
     images.wait_ready()
+
+
+async def test_what_was_seen_is_counted(images: Deployment) -> None:
+    await ask(images, message("Another one:", picture(40, 40, 3)))
+    deadline = asyncio.get_running_loop().time() + 60
+    async with httpx.AsyncClient(base_url=images.url, timeout=60) as http:
+        while asyncio.get_running_loop().time() < deadline:
+            shown = (await http.get("/metrics")).text
+            found = re.findall(
+                r"^quire:(images_seen|image_seconds)_total{.*} ([0-9.e+-]+)$", shown, re.MULTILINE
+            )
+            if len(found) == 2 and all(float(value) > 0 for _, value in found):
+                return
+            await asyncio.sleep(0.2)
+    raise AssertionError(f"no images are counted: {found}")
