@@ -16,7 +16,7 @@ from gpu_worker.step.runner import Runner
 from ops.runtime.drain import drain
 from ops.runtime.errors import StartError
 from ops.runtime.image_store import ImageStore
-from ops.runtime.metric_names import MASKED_ROWS
+from ops.runtime.metric_names import IMAGE_SECONDS, IMAGES_SEEN, MASKED_ROWS
 from ops.runtime.metrics import METRICS
 from ops.runtime.process import run
 from ops.runtime.watchdog import end_at_once
@@ -98,6 +98,9 @@ async def _watch(engine: Engine) -> None:
 
 def _read_metrics(runner: Runner, model: str) -> None:
     METRICS.counter(MASKED_ROWS, model).value = runner.batch.grammars.masked_rows
+    if (images := runner.batch.images) is not None:
+        METRICS.counter(IMAGES_SEEN, model).value = images.watch.count
+        METRICS.counter(IMAGE_SECONDS, model).value = images.watch.seconds
 
 
 async def _run(engine: Engine) -> None:

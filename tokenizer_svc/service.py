@@ -217,6 +217,8 @@ class TokenizerService(TokenizerServicer):
             prompt = await prompt_of(self._model, request, self._context, self._render, self._sizes)
             tokens = prompt.tokens
             encoding.set_attribute("quire.prompt_tokens", len(tokens))
+            if prompt.images:
+                encoding.set_attribute("quire.images", len(prompt.images))
             predicted = await predicted_tokens(self._model, request)
         bound_alternatives(request, tokens, self._model.vocab_size)
         if request.HasField("shape") or request.HasField("thinking_budget"):

@@ -17,11 +17,9 @@ from pydantic_core import PydanticCustomError
 from gateway.errors import BadRequest
 from gateway.http.body_memory import MAX_BODY_BYTES
 from gateway.upstream.images import Images
-from ops.runtime.image_store import MAX_IMAGE_BYTES, image_file
+from ops.runtime.image_store import MAX_IMAGE_BYTES, MAX_IMAGES, image_file
 from proto.tokenizer_pb2 import ChatMessage, TextRequest
 
-MAX_IMAGES = 64
-"""Images of one request."""
 DETAILS = ("auto", "low", "high", "original")
 """How much of an image the model should see. `low` reduces it; between the others nothing differs."""
 

@@ -27,11 +27,12 @@ from gateway.api.fields import (
     declared,
     nullable,
 )
-from gateway.api.images import MAX_IMAGES, from_base64
+from gateway.api.images import from_base64
 from gateway.api.request_schema import BodyPart, RequestBody
 from gateway.api.shape import MAX_DEPTH
 from gateway.api.tools import MAX_CALLS, MAX_NAME, MAX_TOOL_VALUES, Tools
 from gateway.errors import BadRequest
+from ops.runtime.image_store import MAX_IMAGES
 
 Json = dict[str, Any]
 

@@ -1,6 +1,9 @@
 """Clocks that measure how long the device takes for a step, and wait for its end."""
 
 import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -13,6 +16,10 @@ class HostClock:
 
     def stop(self) -> None:
         """To be called when all work of the step has been given to the device."""
+
+    def ended(self) -> bool:
+        """Whether `wait` need not wait."""
+        return True
 
     def wait(self) -> int:
         """Wait until the device has ended the step. Returns the microseconds that the step took."""
@@ -29,6 +36,9 @@ class DeviceClock:
     def stop(self) -> None:
         self._end.record()
 
+    def ended(self) -> bool:
+        return bool(self._end.query())  # type: ignore[no-untyped-call]
+
     def wait(self) -> int:
         self._end.synchronize()
         return int(self._begin.elapsed_time(self._end) * 1000)
@@ -43,3 +53,30 @@ def _event() -> torch.cuda.Event:
 def clock(device: torch.device) -> HostClock | DeviceClock:
     """A clock that begins to measure a step on `device` now."""
     return DeviceClock() if device.type == "cuda" else HostClock()
+
+
+class Stopwatch:
+    """Adds up how long the device takes for some of its work, and never waits for it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._under_way = deque[HostClock | DeviceClock]()
+        self.count = 0
+        """Pieces of work that have ended, as far as `look` has seen."""
+        self.seconds = 0.0
+        """What these took together."""
+
+    @contextmanager
+    def measuring(self) -> Iterator[None]:
+        """Measure a piece of work, unless it raises an error."""
+        measured = clock(self._device)
+        yield
+        measured.stop()
+        self._under_way.append(measured)
+        self.look()
+
+    def look(self) -> None:
+        """Add what has ended."""
+        while self._under_way and self._under_way[0].ended():
+            self.seconds += self._under_way.popleft().wait() / 1e6
+            self.count += 1

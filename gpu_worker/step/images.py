@@ -22,6 +22,7 @@ from torch import Tensor
 
 from gpu_worker.arrays import Int32s
 from gpu_worker.kernels.rows import Rows
+from gpu_worker.machine.clock import Stopwatch
 from gpu_worker.machine.transfer import indices
 from gpu_worker.models.decoder import Decoder
 from gpu_worker.models.registry import CausalLM
@@ -94,6 +95,8 @@ class SlotImages:
         """int64 [slots]: what is added to positions behind the last image."""
         self.device_shifts = torch.zeros(slots, dtype=torch.int64, device=device) if self.in_grid else None
         """`shifts` on the device; None if there are none."""
+        self.watch = Stopwatch(device)
+        """Measures what steps take to see images, and counts these."""
         self._first_line, self._device = first_line, device
         self._images: dict[int, list[SlotImage]] = {}
         self._ends = np.zeros(slots, np.int64)
@@ -143,6 +146,7 @@ class SlotImages:
 
     def look(self, rows: Rows) -> tuple[Seen | None, dict[int, str]]:
         """What is seen in a step; None if nothing is. And why rows fail, by their slots."""
+        self.watch.look()
         parts = self._parts(rows)
         if not parts:
             return None, {}
@@ -254,7 +258,8 @@ class SlotImages:
                 raise ImageError(GONE)
             if image.prepared is None:
                 image.prepared = self._helper.submit(self.tower.prepare, image.data, image.grid)
-            sight = self.tower.see(image.prepared.result())
+            with self.watch.measuring():
+                sight = self.tower.see(image.prepared.result())
             if len(sight.vectors) != len(image.placeholders):
                 raise ImageError(f"{len(sight.vectors)} are seen of {len(image.placeholders)}")
             image.sight, image.prepared = sight, None

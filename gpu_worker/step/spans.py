@@ -87,7 +87,8 @@ class _Traced:
 
     def _complete(self, span: LightSpan) -> None:
         new, blocks = self.new, self.new.block_ids
-        span.attributes |= {
+        images = {"quire.images": len(new.images)} if new.images else {}
+        span.attributes |= images | {
             "quire.slot": new.slot,
             "quire.sequence_index": new.sequence_index,
             "quire.tokens": self.known,

@@ -14,12 +14,14 @@ from ops.runtime.address import url_from_here
 from ops.runtime.api_keys import KeyFileError, read_keys
 from ops.runtime.child import Spec
 from ops.runtime.errors import StartError, UsageError
-from ops.runtime.gpus import shares
+from ops.runtime.gpus import shares, used
 from ops.runtime.lora_modules import written
 from ops.runtime.settings import SHIPPED_DRAFT, SHIPPED_MODEL, SHIPPED_PREDICTOR, named_redis
 
 REDIS, BEHIND, FRONT = range(3)
 """Stages: the queue first, the gateway last; in the end the other way round."""
+GPU_IMAGE_TOKENS = 4096
+"""QUIRE_IMAGE_TOKENS where workers compute on GPUs. A vision tower on a CPU would take a minute for them."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,10 @@ def service_specs(options: Options, redis_urls: Mapping[str, str]) -> list[Spec]
         "OTEL_PROPAGATORS": "tracecontext",  # who set others set them for other programs; they stop ours
         **own_code(),
     }
+    device = options.device or os.environ.get("QUIRE_DEVICE")
+    large = used(device) and not os.environ.get("QUIRE_IMAGE_TOKENS")
     chosen = {
+        "QUIRE_IMAGE_TOKENS": str(GPU_IMAGE_TOKENS) if large else None,
         "QUIRE_DEVICE": options.device,
         "QUIRE_DTYPE": options.dtype,
         "QUIRE_POLICY": options.policy,
@@ -118,7 +123,6 @@ def service_specs(options: Options, redis_urls: Mapping[str, str]) -> list[Spec]
         url = redis_urls[name.partition("-")[0]]
         return Spec(name, (sys.executable, "-m", package), stage, {**environment, "QUIRE_REDIS_URL": url})
 
-    device = options.device or os.environ.get("QUIRE_DEVICE")
     gpus = iter(shares(options.workers * len(options.models), device, lambda: _weights(options)))
     specs = []
     for model in options.models:

@@ -40,6 +40,11 @@ def shares(
     return [{"CUDA_VISIBLE_DEVICES": ",".join(seen[n * each : (n + 1) * each])} for n in range(workers)]
 
 
+def used(device: str | None) -> bool:
+    """Whether workers compute on GPUs. `device`: where they compute, if that is chosen."""
+    return device == "cuda" or (device != "cpu" and bool(_visible()))
+
+
 def _parts(weights: Sequence[float], memory: int) -> list[float]:
     """The part of a GPU's memory for each worker: its weights, and as much beside them as the others have.
 

@@ -138,8 +138,13 @@ FORCED = _counter(
     "Tokens that grammars forced, and that took no step of their own: drafts that held.",
 )
 
-# --- what is sampled: measured by the worker ---
+# --- what is seen and sampled: measured by the worker ---
 
+IMAGES_SEEN = _counter(
+    "quire:images_seen",
+    "Images that vision towers have seen. One whose tokens are all cached is not seen again.",
+)
+IMAGE_SECONDS = _counter("quire:image_seconds", "Time that steps took to see images.")
 MASKED_ROWS = _counter("quire:masked_rows", "Rows of steps that sampled among the tokens a grammar allows.")
 
 # --- calls on their way: measured by the processes that serve them ---

@@ -22,6 +22,7 @@ from tests.clients.clients import CLIENTS, Client
 from tests.clients.environments import NoEnvironmentError, cache_folder, command_of, environment_of
 from tests.clients.scripted import CONTEXT as SCRIPTED_CONTEXT
 from tests.clients.scripted import TEMPLATE, ScriptedDeployment
+from tests.clients.sight import let_see
 from tests.support.deployment import SHIPPED_MODEL, Deployment
 
 ROOT = Path(__file__).parents[2]
@@ -52,7 +53,7 @@ class Outcome:
 def with_long_context(folder: Path, scripted: bool) -> Path:
     """A copy of the shipped model in `folder`, with a longer context. What it says there makes no sense.
 
-    `scripted`: it says what a script has, and its template shows functions and calls.
+    `scripted`: it says what a script has, and its template shows functions and calls. Otherwise it sees.
     """
     model = folder / SHIPPED_MODEL_NAME
     shutil.copytree(SHIPPED_MODEL, model)
@@ -64,6 +65,8 @@ def with_long_context(folder: Path, scripted: bool) -> Path:
     ):
         path = model / f"{name}.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+    if not scripted:
+        let_see(model)
     return model
 
 

@@ -8,12 +8,12 @@ import json
 import sys
 
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForImageTextToText
 
 
 @torch.inference_mode()
 def main(folder: str) -> None:
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
     found = []
     for context, continuation in json.load(sys.stdin):
         logits = model(torch.tensor([context + continuation])).logits[0, len(context) - 1 : -1]

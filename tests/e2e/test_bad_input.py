@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from base64 import b64encode
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,6 +12,7 @@ import redis
 
 from proto.wire_pb2 import CANCEL, HALF_CLOSE, MESSAGE, OPEN, PROBE, STATUS, Entry
 from tests.support.deployment import Deployment
+from tests.support.seeing import picture
 
 JSON = {"Content-Type": "application/json"}
 GOOD: dict[str, Any] = {
@@ -101,6 +103,23 @@ async def test_what_is_too_long_for_the_context_says_so(
     assert error["message"].startswith("This model's maximum context length is 2048 tokens, but ")
     # What is much too long is refused before it is made into tokens.
     assert ("characters" in error["message"]) == ("word " * 300_000 in str(fields))
+
+
+@pytest.mark.parametrize(
+    ("path", "param"), [("/v1/chat/completions", "messages"), ("/v1/responses", "input")]
+)
+async def test_a_model_that_sees_nothing_refuses_images(
+    http: httpx.AsyncClient, path: str, param: str
+) -> None:
+    url = f"data:image/png;base64,{b64encode(picture(8, 8)).decode()}"
+    part = {"type": "image_url", "image_url": {"url": url}}
+    if param == "input":
+        part = {"type": "input_image", "image_url": url}
+    answer = await http.post(path, json={"model": "quire-tiny", param: [{"role": "user", "content": [part]}]})
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert (error["code"], error["param"]) == ("unsupported_value", param)
+    assert "takes no images" in error["message"]
 
 
 async def test_broken_json_is_a_400(http: httpx.AsyncClient, beside: None) -> None:

@@ -11,9 +11,11 @@ import numpy as np
 import torch
 import transformers
 from PIL import Image
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from ops.runtime.image_files import measured
+from ops.runtime.settings import SHIPPED_MODEL
 from ops.runtime.vision import EdgeVision, Grid, SquareVision, Vision, read_vision
 from proto.images_pb2 import PromptImage
 
@@ -104,6 +106,14 @@ WHOLE: dict[str, dict[str, Any]] = {
     "Gemma4": {"boi_token_id": BEGIN, "eoi_token_id": END, "audio_config": None},
 }
 """Of the whole model, by the first word of the kind."""
+TEMPLATE = (
+    "{% for message in messages %}<|{{ message.role }}|>"
+    "{% if message.content is string %}{{ message.content }}{% else %}"
+    "{% for part in message.content %}{% if part.type == 'image' %}"
+    "<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ part.text }}{% endif %}{% endfor %}{% endif %}"
+    "<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+"""Chat template of `chatting`."""
 
 
 @dataclass(frozen=True)
@@ -115,17 +125,20 @@ class Seeing:
     vision: Vision
 
 
-def seeing(name: str, directory: Path) -> Seeing:
-    """A random model of this kind, with a directory of its own."""
+def seeing(name: str, directory: Path, placeholder: int = PLACEHOLDER, **fields: Any) -> Seeing:
+    """A random model of this kind, with a directory of its own.
+
+    `fields`: of the configuration of its language model, in place of those of `TEXT`.
+    """
     torch.manual_seed(0)
     first = name.partition(" ")[0]
     kind = getattr(transformers, f"{first}ForConditionalGeneration")
     text, tower = SEEING[name]
     config = kind.config_class(
-        text_config=TEXT | text,
+        text_config=TEXT | text | fields,
         vision_config=tower,
         tie_word_embeddings=False,
-        image_token_id=PLACEHOLDER,
+        image_token_id=placeholder,
         **WHOLE.get(first, {}),
     )
     model = kind(config).eval()
@@ -139,6 +152,22 @@ def seeing(name: str, directory: Path) -> Seeing:
     vision = read_vision(directory, 1024)
     assert vision is not None
     return Seeing(directory, model, vision)
+
+
+def chatting(directory: Path) -> Seeing:
+    """A random model that sees and chats: it has the tokenizer of the shipped model, and a chat template."""
+    tokenizer = Tokenizer.from_file(str(SHIPPED_MODEL / "tokenizer.json"))
+    tokenizer.add_special_tokens(["<|vision_start|>", "<|image_pad|>", "<|vision_end|>"])
+    tokenizer.save(str(directory / "tokenizer.json"))
+    settings = {"eos_token": "<|end|>", "chat_template": TEMPLATE}
+    (directory / "tokenizer_config.json").write_text(json.dumps(settings))
+    return seeing(
+        "Qwen3VL",
+        directory,
+        tokenizer.token_to_id("<|image_pad|>"),
+        vocab_size=tokenizer.get_vocab_size(),
+        max_position_embeddings=2048,
+    )
 
 
 def processor_of(name: str) -> dict[str, Any]:
@@ -202,7 +231,7 @@ def logits_with(seeing: Seeing, tokens: list[int], files: list[bytes]) -> Tensor
     ids = torch.tensor([tokens])
     kinds = "token_type_ids" if isinstance(seeing.vision, SquareVision) else "mm_token_type_ids"
     if not isinstance(seeing.vision, EdgeVision):
-        given[kinds] = (ids == PLACEHOLDER).int()
+        given[kinds] = (ids == seeing.vision.placeholder).int()
     with torch.inference_mode():
         found: Tensor = seeing.model(input_ids=ids, **given).logits[0]
     return found

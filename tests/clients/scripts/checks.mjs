@@ -5,6 +5,9 @@ import { appendFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 
+// A PNG file in base64: a chequered field of 16 by 8 pixels.
+export const image = "iVBORw0KGgoAAAANSUhEUgAAABAAAAAIAQMAAADKuO3UAAAABlBMVEX/eAAoeChsDPVRAAAAEklEQVR42mPkZ2BigCLGDwg2AAx1AQ5N1sOhAAAAAElFTkSuQmCC";
+
 const programs = join(dirname(fileURLToPath(import.meta.url)), "node_modules", ".bin");
 
 // Make the checks, functions by name, and write what came of each to the file that the environment names.

@@ -16,6 +16,14 @@ BASE_URL = os.environ["CLIENT_BASE_URL"]
 """Ends with /v1."""
 MODEL = os.environ["CLIENT_MODEL"]
 KEY = "none"
+IMAGE = (
+    "iVBORw0KGgoAAAANSUhEUgAAABAAAAAIAQMAAADKuO3UAAAABlBMVEX/eAAoeChsDPVRAAAAEklEQVR4"
+    "2mPkZ2BigCLGDwg2AAx1AQ5N1sOhAAAAAElFTkSuQmCC"
+)
+"""A PNG file in base64: a chequered field of 16 by 8 pixels."""
+IMAGE_URL = f"data:image/png;base64,{IMAGE}"
+IMAGE_TOKENS = 10
+"""What it adds to a prompt: two rows of four, each with a token at its end."""
 
 Check = Callable[[], Any]
 _checks: list[Check] = []

@@ -1,10 +1,10 @@
-// Vercel's AI SDK with @ai-sdk/openai-compatible: answers, streams, structures, tools, embeddings, errors.
+// Vercel's AI SDK with @ai-sdk/openai-compatible: answers, streams, structures, tools, images, embeddings, errors.
 
 import assert from "node:assert/strict";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { APICallError, Output, embedMany, generateText, stepCountIs, streamText, tool } from "ai";
 import { z } from "zod";
-import { run } from "./checks.mjs";
+import { image, run } from "./checks.mjs";
 
 const quire = createOpenAICompatible({
   name: "quire", baseURL: process.env.CLIENT_BASE_URL, apiKey: "none", includeUsage: true,
@@ -30,6 +30,11 @@ await run({
     for await (const piece of result.textStream) said += piece;
     assert.ok(said);
     assert.equal((await result.usage).outputTokens, 8);
+  },
+  async "image"() {
+    const content = [{ type: "text", text: prompt }, { type: "image", image: Buffer.from(image, "base64") }];
+    const { text } = await generateText({ model, messages: [{ role: "user", content }], maxOutputTokens: 8, maxRetries: 0 });
+    assert.ok(text);
   },
   async "structure"() {
     const { output } = await generateText({

@@ -1,7 +1,7 @@
-"""The anthropic package: messages, streams, calls and their results, counts, errors."""
+"""The anthropic package: messages, streams, calls and their results, images, counts, errors."""
 
 import anthropic
-from checks import BASE_URL, KEY, MODEL, check, refusal, run
+from checks import BASE_URL, IMAGE, IMAGE_TOKENS, KEY, MODEL, check, refusal, run
 
 client = anthropic.Anthropic(base_url=BASE_URL.removesuffix("/v1"), api_key=KEY, max_retries=0, timeout=120)
 FOX = [{"role": "user", "content": "Tell me a story about a fox."}]
@@ -69,6 +69,22 @@ def documents():
     asked = [{"role": "user", "content": [document, found, {"type": "text", "text": "Who?"}]}]
     counted = client.messages.count_tokens(model=MODEL, messages=asked)
     assert ask(messages=asked).usage.input_tokens <= counted.input_tokens
+
+
+@check
+def images():
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": IMAGE}}
+    with_text = [{"type": "text", "text": "What is it?"}, image]
+    asked, blind = [{"role": "user", "content": with_text}], [{"role": "user", "content": with_text[:1]}]
+    usage = ask(messages=asked).usage
+    tokens = usage.input_tokens + usage.cache_read_input_tokens
+    assert tokens == client.messages.count_tokens(model=MODEL, messages=asked).input_tokens
+    counted = client.messages.count_tokens(model=MODEL, messages=blind).input_tokens
+    assert tokens == counted + IMAGE_TOKENS
+    called = {"type": "tool_use", "id": "call_1", "name": "get_weather", "input": {"city": "Oslo", "days": 1}}
+    result = {"type": "tool_result", "tool_use_id": "call_1", "content": with_text}
+    turns = [*FOX, {"role": "assistant", "content": [called]}, {"role": "user", "content": [result]}]
+    assert ask(messages=turns, tools=[TOOL]).content
 
 
 @check

@@ -1,8 +1,8 @@
-"""langchain-openai: messages, streams, `bind_tools`, `with_structured_output`, embeddings."""
+"""langchain-openai: messages, images, streams, `bind_tools`, `with_structured_output`, embeddings."""
 
 from typing import Literal
 
-from checks import BASE_URL, KEY, MODEL, check, run
+from checks import BASE_URL, IMAGE, IMAGE_TOKENS, KEY, MODEL, check, run
 from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI, OpenAI, OpenAIEmbeddings
@@ -32,6 +32,15 @@ def messages():
     answer = chat.invoke([("system", "Be brief."), ("user", FOX)], max_tokens=8)
     assert answer.content
     assert answer.usage_metadata["output_tokens"] == 8
+
+
+@check
+def images():
+    image = {"type": "image", "base64": IMAGE, "mime_type": "image/png"}
+    text = {"type": "text", "text": "What is it?"}
+    found = [chat.invoke([HumanMessage(parts)], max_tokens=4) for parts in ([text], [text, image])]
+    blind, seen = (answer.usage_metadata["input_tokens"] for answer in found)
+    assert seen == blind + IMAGE_TOKENS
 
 
 @check

@@ -1,4 +1,4 @@
-"""litellm, which translates for other programs: answers, streams, shapes, calls, embeddings, a router."""
+"""litellm, which translates for others: answers, streams, shapes, calls, images, embeddings, a router."""
 
 import json
 import os
@@ -7,7 +7,7 @@ from typing import Literal
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # or it would fetch a table of prices
 
 import litellm
-from checks import BASE_URL, KEY, MODEL, check, refusal, run
+from checks import BASE_URL, IMAGE_TOKENS, IMAGE_URL, KEY, MODEL, check, refusal, run
 from pydantic import BaseModel
 
 ASK = {"model": f"openai/{MODEL}", "api_base": BASE_URL, "api_key": KEY, "num_retries": 0}
@@ -84,6 +84,15 @@ def streamed_call():
     stream = litellm.completion(**ASK, messages=FOX, tools=[WEATHER], tool_choice=choice, seed=3, stream=True)
     whole = litellm.stream_chunk_builder(list(stream))
     assert json.loads(whole.choices[0].message.tool_calls[0].function.arguments)["city"] in ("Oslo", "Rome")
+
+
+@check
+def images():
+    text = {"type": "text", "text": "What is it?"}
+    parts = [text, {"type": "image_url", "image_url": {"url": IMAGE_URL}}]
+    asked = [[{"role": "user", "content": content}] for content in ([text], parts)]
+    found = [litellm.completion(**ASK, messages=messages, max_tokens=4) for messages in asked]
+    assert found[1].usage.prompt_tokens == found[0].usage.prompt_tokens + IMAGE_TOKENS
 
 
 @check

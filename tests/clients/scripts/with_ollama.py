@@ -1,9 +1,10 @@
-"""The ollama package: chats, prompts, streams, shapes, calls and their results, models, errors."""
+"""The ollama package: chats, prompts, streams, shapes, calls and their results, images, models, errors."""
 
 import json
+from base64 import b64decode
 
 import ollama
-from checks import BASE_URL, MODEL, check, refusal, run
+from checks import BASE_URL, IMAGE, IMAGE_TOKENS, MODEL, check, refusal, run
 
 client = ollama.Client(host=BASE_URL.removesuffix("/v1"), timeout=120)
 FOX = [{"role": "user", "content": "Tell me a story about a fox."}]
@@ -26,7 +27,7 @@ def models():
     (model,) = client.list().models
     assert model.model == MODEL
     assert client.show(MODEL).modelinfo["quire.context_length"] > 0
-    assert client.show(f"{MODEL}:latest").capabilities
+    assert "vision" in client.show(f"{MODEL}:latest").capabilities
     assert [one.name for one in client.ps().models] == [MODEL]
 
 
@@ -64,6 +65,15 @@ def generate():
     raw = client.generate(MODEL, "Once upon a", raw=True, options=SHORT)
     assert raw.prompt_eval_count < whole.prompt_eval_count
     assert client.generate(MODEL).done_reason == "load"
+
+
+@check
+def images():
+    blind = client.chat(MODEL, FOX, options=SHORT).prompt_eval_count
+    for image in (IMAGE, b64decode(IMAGE)):
+        answer = client.chat(MODEL, [{**FOX[0], "images": [image]}], options=SHORT)
+        assert answer.prompt_eval_count == blind + IMAGE_TOKENS
+    assert client.generate(MODEL, "What is it?", images=[IMAGE], options=SHORT).response
 
 
 @check

@@ -1,4 +1,4 @@
-"""The cases of the Open Responses compliance suite for text and tools, and one that is refused.
+"""The cases of the Open Responses compliance suite for text, tools and images.
 
 The suite itself needs Bun. Its cases are made here anew: the same kinds of requests, and every answer and
 event is read with the types of its specification.
@@ -7,7 +7,7 @@ event is read with the types of its specification.
 import json
 
 import httpx
-from checks import BASE_URL, KEY, MODEL, check, run
+from checks import BASE_URL, IMAGE_TOKENS, IMAGE_URL, KEY, MODEL, check, run
 from openresponses_types import types
 
 EVENTS = {
@@ -105,11 +105,11 @@ def tool_calling_streaming():
 
 
 @check
-def image_input_is_refused():
-    image = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}
-    answer = client.post("/responses", json={"model": MODEL, "input": [said("user", [image])]})
-    assert answer.status_code == 400
-    assert answer.json()["error"]["code"] == "unsupported_value", "the shipped model sees none"
+def image_input():
+    text = {"type": "input_text", "text": "What do you see in this image?"}
+    image = {"type": "input_image", "image_url": IMAGE_URL}
+    blind, seen = (ask(input=[said("user", parts)]).usage.input_tokens for parts in ([text], [text, image]))
+    assert seen == blind + IMAGE_TOKENS
 
 
 run()

@@ -6,7 +6,7 @@ Its routers/openai.py, routers/tasks.py and utils/middleware.py have them.
 import json
 import urllib.request
 
-from checks import BASE_URL, KEY, MODEL, check, run
+from checks import BASE_URL, IMAGE_TOKENS, IMAGE_URL, KEY, MODEL, check, run
 
 HEADERS = {
     "Content-Type": "application/json",
@@ -94,6 +94,14 @@ def call_and_its_result():
     asked = {"role": "assistant", "content": "", "tool_calls": [call], "usage": found[-1]["usage"]}
     result = {"role": "tool", "tool_call_id": call["id"], "content": "Nothing found."}
     assert chat(FOX, asked, result, max_tokens=8)[-1]["usage"]["prompt_tokens"] > 0
+
+
+@check
+def image_that_was_uploaded():
+    image = {"type": "image_url", "image_url": {"url": IMAGE_URL}}
+    seen = {"role": "user", "content": [{"type": "text", "text": FOX["content"]}, image]}
+    counts = [chat(SYSTEM, each, max_tokens=4)[-1]["usage"]["prompt_tokens"] for each in (FOX, seen)]
+    assert counts[1] == counts[0] + IMAGE_TOKENS
 
 
 @check

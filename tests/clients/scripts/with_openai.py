@@ -1,9 +1,9 @@
-"""The openai package: answers, streams, parsed answers, calls, responses, embeddings, errors."""
+"""The openai package: answers, streams, parsed answers, calls, images, responses, embeddings, errors."""
 
 from typing import Literal
 
 import openai
-from checks import BASE_URL, KEY, MODEL, check, refusal, run
+from checks import BASE_URL, IMAGE_TOKENS, IMAGE_URL, KEY, MODEL, check, refusal, run
 from pydantic import BaseModel, ConfigDict, Field
 
 client = openai.OpenAI(base_url=BASE_URL, api_key=KEY, max_retries=0, timeout=120)
@@ -154,6 +154,20 @@ def call_and_its_result():
 
 
 @check
+def images():
+    def tokens(*parts):
+        ask = {"model": MODEL, "messages": [{"role": "user", "content": [*parts]}], "max_tokens": 4}
+        return client.chat.completions.create(**ask).usage.prompt_tokens
+
+    text = {"type": "text", "text": "What is it?"}
+    image = {"type": "image_url", "image_url": {"url": IMAGE_URL, "detail": "low"}}
+    assert tokens(image, text, image) == tokens(text) + 2 * IMAGE_TOKENS
+    elsewhere = {"type": "image_url", "image_url": {"url": "https://example.com/fox.png"}}
+    refused = refusal(openai.BadRequestError, lambda: tokens(elsewhere))
+    assert refused.param == "messages[0].content"
+
+
+@check
 def completions():
     answer = client.completions.create(
         model=MODEL, prompt=["The fox", "The owl"], max_tokens=4, logprobs=2, echo=True, n=2
@@ -179,6 +193,21 @@ def responses_that_go_on():
     client.responses.delete(first.id)
     refusal(openai.NotFoundError, lambda: client.responses.retrieve(first.id))
     client.responses.create(input=[*FOX, *second.output, *FOX], store=False, **ask)
+
+
+@check
+def responses_about_an_image():
+    def asked(*parts):
+        said = [{"role": "user", "content": [{"type": "input_text", "text": "What is it?"}, *parts]}]
+        return client.responses.create(model=MODEL, input=said, max_output_tokens=8)
+
+    image = {"type": "input_image", "image_url": IMAGE_URL, "detail": "auto"}
+    first = asked(image)
+    assert first.usage.input_tokens == asked().usage.input_tokens + IMAGE_TOKENS
+    kept = client.responses.input_items.list(first.id).data[0].content
+    assert [part.type for part in kept] == ["input_text", "input_image"]
+    ask = {"model": MODEL, "max_output_tokens": 8, "previous_response_id": first.id}
+    assert client.responses.create(input="And?", **ask).usage.input_tokens > first.usage.input_tokens
 
 
 @check

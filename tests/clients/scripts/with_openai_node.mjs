@@ -1,10 +1,10 @@
-// The openai package for node: answers, streams, parsed answers, calls, embeddings, errors.
+// The openai package for node: answers, streams, parsed answers, calls, images, embeddings, errors.
 
 import assert from "node:assert/strict";
 import OpenAI from "openai";
 import { zodFunction, zodResponseFormat } from "openai/helpers/zod";
 import { z } from "zod";
-import { run } from "./checks.mjs";
+import { image, run } from "./checks.mjs";
 
 const model = process.env.CLIENT_MODEL;
 const client = new OpenAI({ baseURL: process.env.CLIENT_BASE_URL, apiKey: "none", maxRetries: 0 });
@@ -53,6 +53,13 @@ await run({
     const choice = { type: "function", function: { name: "get_weather" } };
     const runner = client.chat.completions.runTools({ model, messages, tools, tool_choice: choice, seed: 3, max_tokens: 100 });
     assert.equal(await runner.finalFunctionToolCallResult(), "It rains.");
+  },
+  async "image"() {
+    const content = [
+      { type: "image_url", image_url: { url: `data:image/png;base64,${image}` } }, { type: "text", text: "What is it?" },
+    ];
+    const answer = await client.chat.completions.create({ model, messages: [{ role: "user", content }], max_tokens: 8 });
+    assert.ok(answer.choices[0].message.content);
   },
   async "completions"() {
     const stream = await client.completions.create({ model, prompt: "The fox", max_tokens: 4, stream: true });

@@ -1,10 +1,11 @@
-"""pydantic-ai: agents with tools, and outputs by a tool, native and prompted."""
+"""pydantic-ai: agents with tools, images, and outputs by a tool, native and prompted."""
 
+from base64 import b64decode
 from typing import Literal
 
-from checks import BASE_URL, KEY, MODEL, check, run
+from checks import BASE_URL, IMAGE, IMAGE_TOKENS, KEY, MODEL, check, run
 from pydantic import BaseModel, ConfigDict, Field
-from pydantic_ai import Agent, NativeOutput, PromptedOutput, ToolOutput, UsageLimits
+from pydantic_ai import Agent, BinaryContent, NativeOutput, PromptedOutput, ToolOutput, UsageLimits
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
@@ -31,6 +32,16 @@ def text():
     found = Agent(model, instructions="Be brief.", model_settings=SETTINGS).run_sync(FOX)
     assert found.output
     assert found.usage.output_tokens
+
+
+@check
+def images():
+    agent, image = (
+        Agent(model, model_settings={"max_tokens": 4}),
+        BinaryContent(b64decode(IMAGE), media_type="image/png"),
+    )
+    blind, seen = (agent.run_sync(["What is it?", *more]).usage.input_tokens for more in ([], [image]))
+    assert seen == blind + IMAGE_TOKENS
 
 
 @check

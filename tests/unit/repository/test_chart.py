@@ -297,6 +297,27 @@ def test_gpus_are_asked_for_and_ranks_match() -> None:
 
 
 @needs_helm
+def test_images_are_as_large_as_the_slowest_worker_of_a_model_has_time_for() -> None:
+    def tokens(**values: Any) -> set[tuple[str, str | None]]:
+        pools = [{"pool": "gpu", "device": "cuda", "gpus": 1}]
+        mixed = [*pools, {"pool": "cpu"}]
+        models = [
+            {"name": name, "model": "org/name", "workers": workers}
+            for name, workers in (("fast", pools), ("mixed", mixed))
+        ]
+        made = rendered({"models": models} | values)
+        return {
+            (manifest["metadata"]["labels"]["quire/model"], environment(container).get("QUIRE_IMAGE_TOKENS"))
+            for manifest in of_kind(made, "Deployment")
+            if manifest["metadata"]["labels"]["app.kubernetes.io/component"] in ("tokenizer", "worker")
+            for container in pod_of(manifest)["containers"]
+        }
+
+    assert tokens() == {("fast", "4096"), ("mixed", "1024")}
+    assert tokens(env={"QUIRE_IMAGE_TOKENS": 2048}) == {("fast", "2048"), ("mixed", "2048")}
+
+
+@needs_helm
 def test_a_setting_of_a_component_goes_before_one_of_all() -> None:
     def is_set(**settings: float) -> Manifest:
         return {"env": settings}

@@ -11,6 +11,7 @@ import grpc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from PIL import Image
 from tokenizers import AddedToken, Tokenizer
 
@@ -31,8 +32,10 @@ from proto.tokenizer_pb2 import (
     TextSoFar,
     TokenizeRequest,
 )
+from tests.support.spans import exported_to
 from tests.unit.tokenizer_svc.conftest import FakeScheduler, save, serving
 from tokenizer_svc import images as module
+from tokenizer_svc import service
 from tokenizer_svc.errors import InvalidRequestError, ModelDirectoryError
 from tokenizer_svc.images import ImageSizes, in_parts
 from tokenizer_svc.prompt import input_tokens, prompt_of
@@ -371,8 +374,9 @@ def says(*tokens: int, lost: bool = False) -> Any:
 
 
 async def test_the_scheduler_is_told_of_images_with_each_try(
-    model: TextModel, store: FakeStore, sizes: ImageSizes
+    model: TextModel, store: FakeStore, sizes: ImageSizes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    spans = exported_to(InMemorySpanExporter(), monkeypatch, service)
     scheduler = FakeScheduler()
     scheduler.scripts = [says(5, 6, lost=True), says(5, 6), says(5, 6, 7)]
     file = store.add(png(56, 28))
@@ -391,6 +395,8 @@ async def test_the_scheduler_is_told_of_images_with_each_try(
     assert list(chunks[0].prompt.token_ids) == list(tokenized.token_ids) == prompt
     assert chunks[0].prompt.text == f"[user] a<|see|>{PAD * 2}<|seen|>;[assistant]"
     assert prompt[begin : begin + 2] == [model.special_tokens[PAD]] * 2
+    encodings = [span for span in spans.get_finished_spans() if span.name == "tokenizer.encode"]
+    assert [span.attributes["quire.images"] for span in encodings] == [1, 1]
 
 
 @pytest.mark.parametrize("why", ["gone", "away"])

@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 from gateway.api.body import parse
 from gateway.api.chat_schema import ChatBody
 from gateway.api.conversations_schema import ItemsBody
-from gateway.api.images import MAX_IMAGES, as_text, from_base64, from_part, from_url, has_image, taken_out
+from gateway.api.images import as_text, from_base64, from_part, from_url, has_image, taken_out
 from gateway.api.items import stored_items
 from gateway.api.messages_schema import MessagesBody
 from gateway.api.ollama_schema import OllamaChatBody, OllamaGenerateBody
@@ -19,7 +19,7 @@ from gateway.api.translate import chat_requests
 from gateway.errors import BadRequest
 from gateway.http.body_memory import MAX_BODY_BYTES
 from gateway.http.caller import Caller
-from ops.runtime.image_store import MAX_IMAGE_BYTES
+from ops.runtime.image_store import MAX_IMAGE_BYTES, MAX_IMAGES
 from proto.tokenizer_pb2 import ChatMessage, Conversation, TextRequest
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(50))

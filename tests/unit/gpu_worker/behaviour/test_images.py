@@ -156,6 +156,7 @@ def test_a_resumed_sequence_sees_again_and_a_cached_image_is_not_looked_at(one: 
     # Preempted, or on another worker: with all that is known.
     again = driver.admit(1, tokens + begun, images=images, sampling=BLIND, prompt_length=len(tokens))
     assert driver.generate(again, 4, chunk_of(one, 11)) == rest
+    assert runner.batch.images.watch.count == 2 * len(images)
     # All of its full blocks were in the cache.
     size = runner.limits.block_size
     start = (len(tokens) + len(begun) - 1) // size * size
@@ -174,6 +175,7 @@ def test_a_resumed_sequence_sees_again_and_a_cached_image_is_not_looked_at(one: 
     )
     assert not result.errors
     assert unpack(result.tokens) == rest[:1]
+    assert runner.batch.images.watch.count == 2 * len(images), "nothing is seen again"
 
 
 def _without_file(image: PromptImage) -> dict[str, Any]:

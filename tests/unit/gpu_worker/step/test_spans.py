@@ -128,6 +128,16 @@ def test_what_came_back_from_host_memory(make, exporter) -> None:
     assert step.attributes["quire.blocks_swapped_in"] == 3
 
 
+def test_images_are_counted(make, exporter) -> None:
+    tracked = spans.Spans()
+    new = make.slot(0, [1, 2], [], traceparent=PARENT)
+    new.images.add(position=0, tokens=1, rows=1, columns=1)
+    run(tracked, make.plan(1, [(0, 1, 1, 1)], new_slots=[new]))
+    tracked.close()
+    *_, sequence = exporter.get_finished_spans()
+    assert sequence.attributes["quire.images"] == 1
+
+
 def test_spans_of_steps_have_an_end(make, exporter) -> None:
     tracked = spans.Spans()
     prompt = [1] * 2 * spans.MAX_STEPS

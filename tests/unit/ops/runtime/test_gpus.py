@@ -42,6 +42,23 @@ def test_workers_share_the_memory_of_what_they_share(monkeypatch: pytest.MonkeyP
     assert shares_told(5) == ["0.3"] * 5
 
 
+def test_images_may_be_large_where_workers_compute_on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tokens(**options: str) -> set[str | None]:
+        specs = service_specs(Options(workers=2, **options), dict.fromkeys(CHAIN, "redis://127.0.0.1:1/0"))
+        return {spec.environment.get("QUIRE_IMAGE_TOKENS") for spec in specs}
+
+    monkeypatch.delenv("QUIRE_IMAGE_TOKENS", raising=False)
+    assert tokens() == tokens(device="cuda") == {"4096"}
+    assert tokens(device="cpu") == {None}
+    monkeypatch.setenv("QUIRE_DEVICE", "cpu")
+    assert tokens() == {None}
+    assert tokens(device="auto") == {"4096"}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert tokens(device="auto") == {None}
+    monkeypatch.setenv("QUIRE_IMAGE_TOKENS", "0")
+    assert tokens(device="cuda") == {None}, "the processes have it from their environment"
+
+
 def test_on_a_gpu_equal_parts_of_what_the_weights_leave(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
