@@ -16,7 +16,6 @@ from scheduler_svc.core.capabilities import (
 from scheduler_svc.core.capabilities.roll import roll_if_full
 from scheduler_svc.core.errors import RequestRefused, RowFailed
 from scheduler_svc.core.flight import Flight
-from scheduler_svc.core.images import images_between
 from scheduler_svc.core.plan import Gain, Outcome, StepResult
 from scheduler_svc.core.request import Finish
 from scheduler_svc.core.sequence import SequenceGroup
@@ -30,10 +29,9 @@ def settle(state: SchedulerState, flight: Flight, result: StepResult) -> Outcome
         _end_failed(state, flight, result, outcome)
     state.batch.pool.release(plan.copies.sources)
     partial_blocks.settle_messages(state, flight, result)
-    if not (state.limits.images and _sees(flight)):  # what a vision tower takes says nothing of other steps
-        state.prefill_budget.learn(plan.rows.counts, plan.rows.samples, result.duration_us)
-        if state.speculation is not None:
-            state.speculation.cost.learn(plan.rows.counts, plan.rows.samples, result.duration_us)
+    state.prefill_budget.learn(plan.rows.counts, plan.rows.samples, result.duration_us)
+    if state.speculation is not None:
+        state.speculation.cost.learn(plan.rows.counts, plan.rows.samples, result.duration_us)
     if plan.prompt_rows.rows:
         prompt_scores.deliver(flight, result, outcome)
     if result.forced:
@@ -44,16 +42,6 @@ def settle(state: SchedulerState, flight: Flight, result: StepResult) -> Outcome
     for group in rounds_over:
         beams.finish_round(state, group, outcome)
     return outcome
-
-
-def _sees(flight: Flight) -> bool:
-    """Whether rows compute tokens of images."""
-    rows = flight.plan.rows
-    for sequence, start, count in zip(flight.sequences, rows.starts, rows.counts, strict=True):
-        images = sequence.group.request.images
-        if images and next(images_between(images, start, start + count), None) is not None:
-            return True
-    return False
 
 
 def _end_failed(state: SchedulerState, flight: Flight, result: StepResult, outcome: Outcome) -> None:

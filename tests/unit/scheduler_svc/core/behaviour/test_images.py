@@ -4,7 +4,6 @@ That all get the tokens that they get alone is shown by `test_random_programs.py
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -155,22 +154,3 @@ def test_a_recording_has_images(bench: Make) -> None:
     copy = decode(take(group).encode())
     assert copy.request.images == group.request.images
     assert copy.needs == group.needs == ("", "", True)
-
-
-def test_steps_that_see_say_nothing_of_other_steps(bench: Make) -> None:
-    one = bench(max_step_tokens=8, images=True)
-    budget = one.scheduler.state.prefill_budget
-
-    def step() -> None:
-        plan = one.plan()
-        assert sum(plan.rows.counts) == 8
-        one.scheduler.complete(replace(one.worker.execute(plan), duration_us=10**7))
-
-    one.arrive([1] * 17, images=(image(2, 13),))
-    for _ in range(2):
-        step()
-        assert budget.beside_decodes(8) == 8
-    one.run()
-    one.arrive([2] * 8)
-    step()
-    assert budget.beside_decodes(8) < 8
