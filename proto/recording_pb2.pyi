@@ -24,7 +24,7 @@ class Recording(_message.Message):
     def __init__(self, version: _Optional[str] = ..., reason: _Optional[str] = ..., ended: _Optional[float] = ..., worker: _Optional[_Union[_worker_pb2.WorkerReady, _Mapping]] = ..., state: _Optional[bytes] = ..., events: _Optional[_Iterable[_Union[RecordedEvent, _Mapping]]] = ...) -> None: ...
 
 class RecordedEvent(_message.Message):
-    __slots__ = ("at", "submitted", "cancelled", "ended", "withdrew", "evacuated", "compiled", "planned", "result", "idle")
+    __slots__ = ("at", "submitted", "cancelled", "ended", "withdrew", "evacuated", "compiled", "planned", "result", "idle", "seen")
     AT_FIELD_NUMBER: _ClassVar[int]
     SUBMITTED_FIELD_NUMBER: _ClassVar[int]
     CANCELLED_FIELD_NUMBER: _ClassVar[int]
@@ -35,6 +35,7 @@ class RecordedEvent(_message.Message):
     PLANNED_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
     IDLE_FIELD_NUMBER: _ClassVar[int]
+    SEEN_FIELD_NUMBER: _ClassVar[int]
     at: float
     submitted: bytes
     cancelled: int
@@ -45,7 +46,8 @@ class RecordedEvent(_message.Message):
     planned: bytes
     result: bytes
     idle: int
-    def __init__(self, at: _Optional[float] = ..., submitted: _Optional[bytes] = ..., cancelled: _Optional[int] = ..., ended: _Optional[_Union[EndedSequence, _Mapping]] = ..., withdrew: _Optional[bool] = ..., evacuated: _Optional[bool] = ..., compiled: _Optional[int] = ..., planned: _Optional[bytes] = ..., result: _Optional[bytes] = ..., idle: _Optional[int] = ...) -> None: ...
+    seen: int
+    def __init__(self, at: _Optional[float] = ..., submitted: _Optional[bytes] = ..., cancelled: _Optional[int] = ..., ended: _Optional[_Union[EndedSequence, _Mapping]] = ..., withdrew: _Optional[bool] = ..., evacuated: _Optional[bool] = ..., compiled: _Optional[int] = ..., planned: _Optional[bytes] = ..., result: _Optional[bytes] = ..., idle: _Optional[int] = ..., seen: _Optional[int] = ...) -> None: ...
 
 class EndedSequence(_message.Message):
     __slots__ = ("arrival", "index")

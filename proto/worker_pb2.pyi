@@ -10,14 +10,16 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class WorkerEvent(_message.Message):
-    __slots__ = ("ready", "result", "compiled")
+    __slots__ = ("ready", "result", "compiled", "seen")
     READY_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
     COMPILED_FIELD_NUMBER: _ClassVar[int]
+    SEEN_FIELD_NUMBER: _ClassVar[int]
     ready: WorkerReady
     result: StepResult
     compiled: int
-    def __init__(self, ready: _Optional[_Union[WorkerReady, _Mapping]] = ..., result: _Optional[_Union[StepResult, _Mapping]] = ..., compiled: _Optional[int] = ...) -> None: ...
+    seen: int
+    def __init__(self, ready: _Optional[_Union[WorkerReady, _Mapping]] = ..., result: _Optional[_Union[StepResult, _Mapping]] = ..., compiled: _Optional[int] = ..., seen: _Optional[int] = ...) -> None: ...
 
 class WorkerReady(_message.Message):
     __slots__ = ("model", "num_blocks", "block_size", "max_slots", "max_model_len", "vocab_size", "max_step_tokens", "host_blocks", "swap_block_us", "token_us", "window", "can_draft", "embedding_size", "fingerprint", "num_labels", "bidirectional", "recurrent", "adapters", "images", "whole_images")
@@ -112,7 +114,7 @@ class NewGrammar(_message.Message):
     def __init__(self, number: _Optional[int] = ..., grammar: _Optional[_Union[_sampling_pb2.Grammar, _Mapping]] = ...) -> None: ...
 
 class NewSlot(_message.Message):
-    __slots__ = ("slot", "tokens", "prompt_length", "block_ids", "sampling", "sequence_index", "traceparent", "forked_tokens", "forked_from", "dropped_tokens", "candidates", "pooling", "grammar", "second_segment", "adapter", "images")
+    __slots__ = ("slot", "tokens", "prompt_length", "block_ids", "sampling", "sequence_index", "traceparent", "forked_tokens", "forked_from", "dropped_tokens", "candidates", "pooling", "grammar", "second_segment", "adapter", "images", "sight")
     SLOT_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LENGTH_FIELD_NUMBER: _ClassVar[int]
@@ -129,6 +131,7 @@ class NewSlot(_message.Message):
     SECOND_SEGMENT_FIELD_NUMBER: _ClassVar[int]
     ADAPTER_FIELD_NUMBER: _ClassVar[int]
     IMAGES_FIELD_NUMBER: _ClassVar[int]
+    SIGHT_FIELD_NUMBER: _ClassVar[int]
     slot: int
     tokens: bytes
     prompt_length: int
@@ -145,7 +148,8 @@ class NewSlot(_message.Message):
     second_segment: int
     adapter: str
     images: _containers.RepeatedCompositeFieldContainer[_images_pb2.PromptImage]
-    def __init__(self, slot: _Optional[int] = ..., tokens: _Optional[bytes] = ..., prompt_length: _Optional[int] = ..., block_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., sequence_index: _Optional[int] = ..., traceparent: _Optional[str] = ..., forked_tokens: _Optional[int] = ..., forked_from: _Optional[int] = ..., dropped_tokens: _Optional[int] = ..., candidates: _Optional[int] = ..., pooling: _Optional[_Union[_sampling_pb2.Pooling, str]] = ..., grammar: _Optional[int] = ..., second_segment: _Optional[int] = ..., adapter: _Optional[str] = ..., images: _Optional[_Iterable[_Union[_images_pb2.PromptImage, _Mapping]]] = ...) -> None: ...
+    sight: int
+    def __init__(self, slot: _Optional[int] = ..., tokens: _Optional[bytes] = ..., prompt_length: _Optional[int] = ..., block_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., sequence_index: _Optional[int] = ..., traceparent: _Optional[str] = ..., forked_tokens: _Optional[int] = ..., forked_from: _Optional[int] = ..., dropped_tokens: _Optional[int] = ..., candidates: _Optional[int] = ..., pooling: _Optional[_Union[_sampling_pb2.Pooling, str]] = ..., grammar: _Optional[int] = ..., second_segment: _Optional[int] = ..., adapter: _Optional[str] = ..., images: _Optional[_Iterable[_Union[_images_pb2.PromptImage, _Mapping]]] = ..., sight: _Optional[int] = ...) -> None: ...
 
 class TableCuts(_message.Message):
     __slots__ = ("slots", "lengths")

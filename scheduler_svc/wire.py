@@ -97,6 +97,7 @@ def _new_slot_to(new: core.NewSlot) -> NewSlot:
         second_segment=request.second_segment,
         adapter=request.adapter,
         images=map(_image_to, new.images),
+        sight=new.sight,
     )
 
 

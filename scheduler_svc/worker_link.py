@@ -104,10 +104,13 @@ class WorkerLink:
             if event is grpc.aio.EOF:
                 raise WorkerFault("the worker ended the call")
             kind = event.WhichOneof("event")
-            if kind == "compiled":
+            if kind in ("compiled", "seen"):
                 self.progress.said()
                 with self._guard:
-                    self.scheduler.compiled(event.compiled)
+                    if kind == "compiled":
+                        self.scheduler.compiled(event.compiled)
+                    else:
+                        self.scheduler.seen(event.seen)
                 self.wake()
                 continue
             if kind != "result":

@@ -40,6 +40,7 @@ class Replayed:
             "withdrew": lambda event: self._forget(self.scheduler.withdraw_waiting()),
             "evacuated": lambda event: self._forget(self.scheduler.evacuate()),
             "compiled": lambda event: self.scheduler.compiled(event.compiled),
+            "seen": lambda event: self.scheduler.seen(event.seen),
             "result": self._settle,
         }
 

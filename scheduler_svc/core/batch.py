@@ -18,6 +18,7 @@ from scheduler_svc.core.host import HostPool
 from scheduler_svc.core.limits import WorkerLimits
 from scheduler_svc.core.sequence import Sequence, State
 from scheduler_svc.core.shares import Shares
+from scheduler_svc.core.sights import Sights
 from scheduler_svc.core.table import BlockTable
 from scheduler_svc.core.unfinished import UnfinishedPrefixes
 
@@ -45,6 +46,8 @@ class Batch:
         self.pool = BlockPool(limits.num_blocks, HostPool(limits.host_blocks) if limits.swaps else None)
         self.grammars = Grammars()
         """Grammars that the worker has for the running sequences."""
+        self.sights = Sights()
+        """Which of them wait for their images."""
         self.running: list[Sequence] = []
         """Sequences with a slot, oldest first."""
         self.free_slots = list(range(slots - 1, -1, -1))
@@ -137,6 +140,8 @@ class Batch:
         self.shares.gave_slot(sequence)
         if grammar := sequence.group.request.grammar:
             self.grammars.release(grammar)
+        if sequence.sight:
+            self.sights.release(sequence)
         self.free_slots.append(sequence.slot)
         self.freed_slots.append(sequence.slot)
         sequence.table.release()
@@ -162,6 +167,8 @@ class Batch:
             raise IntegrityError("running sequences are not in order of age")
         grammars = [sequence.group.request.grammar for sequence in running]
         self.grammars.check_integrity([grammar for grammar in grammars if grammar])
+        if {sequence for sequence in running if sequence.sight} != set(self.sights.waiting()):
+            raise IntegrityError("others than running sequences wait for images")
         if not self.shares.check(running):
             raise IntegrityError("an account has another number of slots than its sequences")
         for sequence, table in zip(running, tables, strict=True):

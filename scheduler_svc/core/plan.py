@@ -97,6 +97,8 @@ class NewSlot:
     """Tokens of the text that the sequence has left behind; see `rolling.py`."""
     grammar: int = 0
     """Number of its grammar; 0: it has none."""
+    sight: int = 0
+    """Number by which the worker says that it has seen its images; 0: it need not look at any."""
 
     @property
     def images(self) -> tuple[Image, ...]:

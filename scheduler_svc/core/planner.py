@@ -34,7 +34,7 @@ def plan_step(state: SchedulerState, number: int, at_rest: bool) -> StepBuilder:
     `at_rest`: no plan is in flight.
     """
     step = _plan(state, number)
-    while at_rest and step.empty and state.batch.running and not state.awaiting_grammars():
+    while at_rest and step.empty and state.batch.running and not state.awaiting_worker():
         # All running sequences are beams that hold the memory that other beams of their groups need.
         preempt_least_needed(state)
         state.batch.freed_slots.extend(step.freed_slots)

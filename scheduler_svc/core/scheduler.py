@@ -158,6 +158,10 @@ class Scheduler:
         """The worker has compiled the grammar of this number: its sequences may sample from now on."""
         self.state.batch.grammars.compiled(grammar)
 
+    def seen(self, sight: int) -> None:
+        """The worker has seen the images of this number: rows may compute their tokens from now on."""
+        self.state.batch.sights.seen(sight)
+
     def cancel(self, group: SequenceGroup) -> None:
         """End all of a group at once; its slots and blocks are free from now on."""
         self.state.cancel(group)
@@ -171,7 +175,8 @@ class Scheduler:
     def suspects(self, loss: Loss) -> dict[SequenceGroup, dict[int, Span]]:
         """The groups that may be the reason for the worker's loss, and where each of their sequences was.
 
-        They had a row in flight, or the worker compiled their grammar. To be called before `evacuate`.
+        They had a row in flight, or the worker compiled their grammar or looked at their images. To be called
+        before `evacuate`.
         """
         found: dict[SequenceGroup, dict[int, Span]] = {}
         if loss is not Loss.OUTSIDE:
@@ -182,7 +187,7 @@ class Scheduler:
                         spans, start = found.setdefault(sequence.group, {}), start + sequence.dropped_tokens
                         first, end = spans.get(sequence.index, (start, start))
                         spans[sequence.index] = min(first, start), max(end, start + count)
-            for sequence in self.state.awaiting_grammars():
+            for sequence in self.state.awaiting_worker():
                 end = len(sequence.tokens)
                 first, _ = found.setdefault(sequence.group, {}).get(sequence.index, (end - 1, end))
                 found[sequence.group][sequence.index] = first, end

@@ -81,6 +81,7 @@ class Sequence:
         "messages",
         "planned",
         "reached",
+        "sight",
         "slot",
         "state",
         "table",
@@ -131,6 +132,8 @@ class Sequence:
         """Of a beam: number of its tokens that the worker has been given."""
         self.chain: list[bytes] = []
         """Names of its full blocks from the head on, as far as they were needed."""
+        self.sight = 0
+        """Number by which the worker will say that it has seen its images; 0: none of them is waited for."""
         self.messages: tuple[int, ...] = ()
         """Positions behind the first and the last message in it, where partial blocks may be named."""
 

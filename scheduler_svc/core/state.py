@@ -55,10 +55,15 @@ class SchedulerState:
         self.groups[group] = None
         self.shares.enter(group)
 
-    def awaiting_grammars(self) -> list[Sequence]:
-        """The running sequences that cannot sample yet, because the worker compiles their grammars."""
+    def awaiting_worker(self) -> list[Sequence]:
+        """The running sequences that cannot go on to their ends yet, because the worker compiles their
+        grammars or looks at their images."""
         ready = self.batch.grammars.ready
-        return [sequence for sequence in self.batch.running if not ready(sequence.group.request.grammar)]
+        return [
+            sequence
+            for sequence in self.batch.running
+            if sequence.sight or not ready(sequence.group.request.grammar)
+        ]
 
     def in_order(self) -> list[Sequence]:
         """The running sequences in the order in which they get blocks: the older before the younger."""

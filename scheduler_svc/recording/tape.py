@@ -92,6 +92,9 @@ class Tape:
     def compiled(self, grammar: int) -> None:
         self._add("compiled", grammar)
 
+    def seen(self, sight: int) -> None:
+        self._add("seen", sight)
+
     def came(self, result: StepResult) -> None:
         """The worker has answered a step. To be called before the core takes it in."""
         message = result.SerializeToString()
@@ -147,6 +150,10 @@ class RecordedScheduler(Scheduler):
     def compiled(self, grammar: int) -> None:
         self.tape.compiled(grammar)
         super().compiled(grammar)
+
+    def seen(self, sight: int) -> None:
+        self.tape.seen(sight)
+        super().seen(sight)
 
     def cancel(self, group: SequenceGroup) -> None:
         self.tape.cancelled(group)

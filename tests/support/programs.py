@@ -194,6 +194,10 @@ class World:
                     for number in worker.compile():
                         scheduler.compiled(number)
                         moved = True
+                if worker.steps % 4 == 0 or not scheduler.in_flight:
+                    for number in worker.look():
+                        scheduler.seen(number)
+                        moved = True
         return moved
 
     def check(self, scheduler: Scheduler, worker: Any) -> None:

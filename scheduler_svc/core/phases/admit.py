@@ -51,6 +51,8 @@ def admit(state: SchedulerState, step: StepBuilder, older_than: tuple[float, ...
             partial_blocks.note_messages(state, sequence)
         if on_host := seen.count(ON_HOST):  # bringing them back takes a share of the step
             step.budget = max(1, step.budget - int(on_host * limits.swap_tokens))
+        if sequence.group.request.images and sequence.group.request.images[-1].end > sequence.planned:
+            batch.sights.take(sequence)
         state.unfinished.begin(sequence, len(hits), named)
         _note_first(sequence)
         new = NewSlot(
@@ -61,6 +63,7 @@ def admit(state: SchedulerState, step: StepBuilder, older_than: tuple[float, ...
             blocks,
             dropped_tokens=sequence.dropped_tokens,
             grammar=batch.grammars.number(sequence.group.request.grammar),
+            sight=sequence.sight,
         )
         step.new_slots.append(new)
         step.seated.add(sequence)

@@ -10,6 +10,7 @@ from scheduler_svc.core.capabilities import (
     samples,
     whole_images,
 )
+from scheduler_svc.core.images import images_between
 from scheduler_svc.core.phases.preempt import grow
 from scheduler_svc.core.request import Pooling
 from scheduler_svc.core.sequence import Sequence, State
@@ -39,6 +40,10 @@ def add_chunk(state: SchedulerState, step: StepBuilder, sequence: Sequence) -> N
     if not state.batch.grammars.ready(group.request.grammar):
         end -= 1
         if start == end:
+            return
+    if sequence.sight:  # until the worker has seen its images
+        end = min((end, *(image.position for image in images_between(group.request.images, start, end))))
+        if end <= start:
             return
     fork_at = samples.fork_before(state.limits, group) if group.held else 0
     if start < fork_at:

@@ -26,7 +26,7 @@ from scheduler_svc.core.alternatives import NUMBERS
 from scheduler_svc.core.beam_search import BeamSearch, Candidate, EarlyStopping, Search
 from scheduler_svc.core.draft_state import Forced
 from scheduler_svc.core.grammars import NewGrammar
-from scheduler_svc.core.images import Image
+from scheduler_svc.core.images import Image, images_between
 from scheduler_svc.core.limits import WorkerLimits
 from scheduler_svc.core.plan import (
     Copies,
@@ -169,6 +169,7 @@ class Slot:
     scores: bool = False
     adapter: str = ""
     images: Sequence[Image] = ()
+    sight: int = 0
     pooled: list[int] = field(default_factory=list)
     """Of a text that is embedded: what its rows have computed."""
 
@@ -194,6 +195,8 @@ class StrictWorker:
     swapped_in: int = 0
     grammars: dict[int, bool] = field(default_factory=dict)
     """Those that it has, by number: whether it has compiled them."""
+    sights: dict[int, bool] = field(default_factory=dict)
+    """Images of slots, by number: whether it has seen them."""
 
     def __post_init__(self) -> None:
         self.memory = [[None] * self.limits.block_size for _ in range(self.limits.num_blocks)]
@@ -208,6 +211,12 @@ class StrictWorker:
         """Compile all grammars that have not been. Their numbers."""
         found = [number for number, compiled in self.grammars.items() if not compiled]
         self.grammars.update(dict.fromkeys(found, True))
+        return found
+
+    def look(self) -> list[int]:
+        """See all images that have not been seen. Their numbers."""
+        found = [number for number, seen in self.sights.items() if not seen]
+        self.sights.update(dict.fromkeys(found, True))
         return found
 
     def execute(self, plan: StepPlan) -> StepResult:
@@ -251,6 +260,11 @@ class StrictWorker:
             assert self.limits.images or not new.images, "images, which the worker does not take"
             assert all(image.end <= len(tokens) for image in new.images)
             self.slots[new.slot].images = parent.images if hit_tokens else new.images
+            self.slots[new.slot].sight = parent.sight if hit_tokens else new.sight
+            if new.sight:
+                assert new.sight not in self.sights
+                assert new.images
+                self.sights[new.sight] = False
             assert not new.grammar or new.grammar in self.grammars
             self.slots[new.slot].scores = new.request.scores_prompt
         for slot, blocks_kept in zip(plan.table_cuts.slots, plan.table_cuts.lengths, strict=True):
@@ -322,6 +336,9 @@ class StrictWorker:
         rows = list(zip(plan.rows.slots, plan.rows.starts, plan.rows.counts, plan.rows.samples, strict=True))
         assert len({row[0] for row in rows}) == len(rows), "two rows of one slot"
         assert sum(plan.rows.counts) <= self.limits.max_step_tokens
+        for slot, start, count, _ in rows:
+            if any(images_between(self.slots[slot].images, start, start + count)):
+                assert self.sights[self.slots[slot].sight], "the step would wait"
         if self.limits.whole_images:
             for slot, start, count, _ in rows:
                 held = self.slots[slot]
@@ -515,6 +532,7 @@ def decoded(plan: messages.StepPlan) -> StepPlan:
             new.forked_tokens,
             new.dropped_tokens,
             new.grammar,
+            new.sight,
         )
         for new in plan.new_slots
     ]
@@ -630,6 +648,8 @@ class FakeWorkers(WorkerServicer):  # type: ignore[misc]
                 yield messages.WorkerEvent(result=self._execute(worker, plan))
                 for number in worker.compile():
                     yield messages.WorkerEvent(compiled=number)
+                for number in worker.look():
+                    yield messages.WorkerEvent(seen=number)
         finally:
             if not dying.is_set():  # else it does not come back to take another call
                 self.free.release()

@@ -58,6 +58,8 @@ class Alone:
         self.embedded.update(outcome.embedded)
         for group, scores in outcome.scored:
             self.scored[group] += scores.values
+        for number in self.worker.look():
+            self.scheduler.seen(number)
         self.scheduler.check_integrity()
 
     def run(self, steps: int = 10_000) -> None:
@@ -115,12 +117,18 @@ class Bench:
         for number in self.worker.compile():
             self.scheduler.compiled(number)
 
+    def look(self) -> None:
+        """The worker sees its images."""
+        for number in self.worker.look():
+            self.scheduler.seen(number)
+
     def run(self) -> int:
         """Lock step to the end; how many steps."""
         steps = 0
         while (plan := self.scheduler.plan()) is not None:
             self.complete(plan)
             self.compile()
+            self.look()
             steps += 1
             assert steps < 1000
         return steps

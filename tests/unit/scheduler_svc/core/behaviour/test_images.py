@@ -13,6 +13,7 @@ from scheduler_svc.core.fleet import Fleet
 from scheduler_svc.core.images import Image
 from scheduler_svc.core.plan import NewSlot
 from scheduler_svc.core.sequence import State
+from scheduler_svc.core.suspicion import Loss
 from scheduler_svc.recording.snapshot import decode, take
 
 Make = Callable[..., Any]
@@ -28,6 +29,7 @@ def told(one: Any) -> list[NewSlot]:
     while (plan := one.scheduler.plan()) is not None:
         slots += plan.new_slots
         one.complete(plan)
+        one.look()
     return slots
 
 
@@ -144,6 +146,8 @@ def test_a_prompt_goes_where_its_images_are_cached(alone: Make) -> None:
             one.fleet.cancel(busy)
         while (plan := homes[-1].plan()) is not None:
             one.fleet.settle(homes[-1], homes[-1].complete(workers[homes[-1]].execute(plan)))
+            for number in workers[homes[-1]].look():
+                homes[-1].seen(number)
     assert homes[0] is not homes[1]
     assert homes[2:] == homes[:2]
 
@@ -154,3 +158,52 @@ def test_a_recording_has_images(bench: Make) -> None:
     copy = decode(take(group).encode())
     assert copy.request.images == group.request.images
     assert copy.needs == group.needs == ("", "", True)
+
+
+def test_answers_go_on_while_images_are_looked_at(bench: Make) -> None:
+    one = bench(images=True, max_step_tokens=20)
+    answer = one.arrive([5] * 4, max_tokens=30)
+    one.step()
+    asks = one.arrive([1] * 12, images=(image(4, 3), image(9, 2)), max_tokens=3)
+    plan = one.step()
+    assert list(plan.rows.counts) == [1, 4], "what is before the first image"
+    for _ in range(3):
+        assert list(one.step().rows.counts) == [1]
+    assert not asks.sequences[0].output_tokens
+    one.look()
+    assert list(one.step().rows.counts) == [1, 8]
+    one.run()
+    for group in (answer, asks):
+        longest = one.scheduler.limits.max_length
+        found = list(group.sequences[0].tokens[len(group.request.prompt) :])
+        assert found == one.fake.reference(group.request, 0, longest)
+
+
+def test_an_image_at_the_beginning_needs_a_plan_without_rows(bench: Make) -> None:
+    one = bench(images=True)
+    one.arrive([1] * 9, images=(image(0, 8),), max_tokens=2)
+    plan = one.step()
+    assert (len(plan.new_slots), list(plan.rows.counts)) == (1, [])
+    assert one.scheduler.plan() is None
+    assert not one.scheduler.idle
+    one.look()
+    assert list(one.step().rows.counts) == [9]
+
+
+def test_who_leaves_while_its_images_are_looked_at_is_forgotten(bench: Make) -> None:
+    one = bench(images=True)
+    gone = one.arrive([1] * 9, images=(image(2, 4),))
+    one.step()
+    one.scheduler.cancel(gone)
+    one.look()
+    stays = one.arrive([2] * 9, images=(image(2, 4),), max_tokens=2)
+    one.run()
+    assert stays.sequences[0].state is State.DONE
+
+
+def test_an_image_that_is_looked_at_may_be_the_reason_for_a_loss(bench: Make) -> None:
+    one = bench(images=True)
+    group = one.arrive([1] * 9, images=(image(2, 4),))
+    one.step()
+    assert not one.scheduler.in_flight
+    assert list(one.scheduler.suspects(Loss.DEATH)) == [group]
