@@ -12,6 +12,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
 
@@ -142,13 +143,21 @@ def _run_queue(queue: SimpleQueue[Work | None]) -> None:
         work()
 
 
+@dataclass(frozen=True, slots=True)
+class Sighted:
+    """Images have been seen."""
+
+    number: int
+    """`NewSlot.sight`."""
+
+
 class Session:
     """One Execute call. The worker serves one scheduler until the session ends."""
 
     def __init__(self, engine: Engine) -> None:
-        self.events: asyncio.Queue[StepResult | int | Exception | None] = asyncio.Queue()
-        """Results in the order of plans, and between them numbers of grammars that have been compiled. Then
-        None, or the exception that ended the session."""
+        self.events: asyncio.Queue[StepResult | int | Sighted | Exception | None] = asyncio.Queue()
+        """Results in the order of plans, and between them numbers of grammars that have been compiled, and of
+        images that have been seen. Then None, or the exception that ended the session."""
         self._engine = engine
         self._spans = Spans()
         self._over = False
@@ -177,11 +186,13 @@ class Session:
 
     def _open(self) -> None:
         self._engine.runner.announce_grammars(self._announce)
+        self._engine.runner.announce_sights(lambda sight: self._announce(Sighted(sight)))
 
-    def _announce(self, grammar: int) -> None:
-        """A grammar has been compiled. Any thread may call this, even once the event loop has ended."""
+    def _announce(self, event: "int | Sighted") -> None:
+        """A grammar has been compiled, or images have been seen. Any thread may call this, even once the
+        event loop has ended."""
         with contextlib.suppress(RuntimeError):
-            self._engine.loop.call_soon_threadsafe(self.events.put_nowait, grammar)
+            self._engine.loop.call_soon_threadsafe(self.events.put_nowait, event)
 
     def _begin(self, plan: StepPlan) -> None:
         if self._over:

@@ -6,7 +6,7 @@ from typing import Any
 
 import grpc
 
-from gpu_worker.engine import Engine, Session
+from gpu_worker.engine import Engine, Session, Sighted
 from gpu_worker.errors import PlanError, StepError
 from gpu_worker.plan_images import bring
 from ops.runtime.image_store import ImageStore
@@ -71,6 +71,8 @@ class WorkerService(WorkerServicer):
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(event))
             elif isinstance(event, int):
                 yield WorkerEvent(compiled=event)
+            elif isinstance(event, Sighted):
+                yield WorkerEvent(seen=event.number)
             else:
                 yield WorkerEvent(result=event)
 

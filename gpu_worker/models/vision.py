@@ -6,7 +6,7 @@ the first step that computes one of its tokens.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +57,12 @@ class Tower:
         self.vision = vision
         self.axes = axes
         """Of what is seen in a grid: see `rope.GridLines`."""
+        self.between_parts: Callable[[], None] = _go_on
+        """Is called before each part of the tower computes."""
         self._model, self._processor = model.eval().to(device), processor
         self._device, self._dtype = device, dtype
+        for part in _parts(model):
+            part.register_forward_pre_hook(lambda *_: self.between_parts())
 
     @property
     def most_tokens(self) -> int:
@@ -71,10 +75,7 @@ class Tower:
         self.see(self._prepared(Image.new("RGB", size)))
 
     def prepare(self, data: bytes, grid: Grid) -> Prepared:
-        """From an image's file to what the tower takes, on the host. Any thread may call this.
-
-        Raises `ImageError`.
-        """
+        """From an image's file to what the tower takes, on the host. Raises `ImageError`."""
         try:
             image = opened(data)
             if (size := self.vision.size(grid)) is not None:
@@ -105,6 +106,18 @@ class Tower:
     def nbytes(self) -> int:
         """Bytes of its weights."""
         return sum(each.nbytes for each in self._model.parameters())
+
+
+def _go_on() -> None:
+    """Nobody else wants to compute."""
+
+
+def _parts(model: Any) -> Iterator[torch.nn.Module]:
+    """Parts of a tower that compute one after the other: the parts of its layers."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.ModuleList):
+            for layer in module:
+                yield from list(layer.children()) or [layer]
 
 
 def load_tower(

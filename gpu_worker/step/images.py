@@ -12,8 +12,9 @@ lines of their own, which each step with some of them adds to the tables of the 
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import partial
 
 import numpy as np
 import torch
@@ -21,13 +22,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gpu_worker.arrays import Int32s
+from gpu_worker.errors import line_of
 from gpu_worker.kernels.rows import Rows
 from gpu_worker.machine.clock import Stopwatch
+from gpu_worker.machine.cores import restrict_to, usable
 from gpu_worker.machine.transfer import indices
+from gpu_worker.machine.turns import Turns
 from gpu_worker.models.decoder import Decoder
 from gpu_worker.models.registry import CausalLM
 from gpu_worker.models.sight import Ahead, Seen, Sight
-from gpu_worker.models.vision import Prepared, Tower
+from gpu_worker.models.vision import Tower
 from gpu_worker.step.limits import BatchLimits
 from ops.runtime.vision import Grid, ImageError
 from proto.images_pb2 import PromptImage
@@ -35,9 +39,16 @@ from proto.worker_pb2 import NewSlot
 
 GONE = "an image is not there"
 
+Announce = Callable[[int], None]
+"""Is called with the number of images that have been seen: `NewSlot.sight`."""
+
 Turn = Callable[[Tensor], None]
 """Makes a line of the rotary tables for each token of images in the step, the first one at the tables' first
 spare line, from their places, rows and columns, int64 [3, tokens]."""
+
+
+def _nobody(sight: int) -> None:
+    """Nobody wants to know which images have been seen."""
 
 
 @dataclass
@@ -53,9 +64,10 @@ class SlotImage:
     """Its file; empty if no step was expected to look at it."""
     placeholders: NDArray[np.int64]
     """Positions at which something is seen, ascending."""
-    prepared: Future[Prepared] | None = None
-    sight: Sight | None = None
+    sight: Future[Sight] | None = None
     """What is seen, as long as steps have yet to compute some of it."""
+    slots: int = 1
+    """Slots that have it."""
 
 
 @dataclass
@@ -97,14 +109,18 @@ class SlotImages:
         """`shifts` on the device; None if there are none."""
         self.watch = Stopwatch(device)
         """Measures what steps take to see images, and counts these."""
+        self.announce: Announce = _nobody
+        """Is called, in any thread, with the number of each new sequence's images, from now on, once they
+        have been seen or a fault was found in them."""
+        self.turns = Turns() if device.type == "cpu" else None
+        """Steps take turns with the tower, so that each has all cores; None: they do not share any."""
+        if self.turns is not None:
+            tower.between_parts = self.turns.pass_on
+        self._thread = ThreadPoolExecutor(1, "images", partial(restrict_to, usable()))
         self._first_line, self._device = first_line, device
         self._images: dict[int, list[SlotImage]] = {}
         self._ends = np.zeros(slots, np.int64)
         """int64 [slots]: position behind the last image; 0: there is none."""
-
-    @cached_property
-    def _helper(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(1, "images")
 
     def fault_in(self, new: NewSlot, length: int) -> str:
         """What is wrong with a new sequence's images; "" if nothing is. `length`: of its known tokens."""
@@ -125,23 +141,33 @@ class SlotImages:
             images = [
                 each for each in self._images.get(new.forked_from, ()) if each.begin < new.forked_tokens
             ]
+        for each in images:
+            each.slots += 1
         images += [self._taken(image) for image in new.images]
+        if new.sight:  # behind what the thread has been given for them
+            self._thread.submit(self.announce, new.sight)
         shift = sum(max(each.grid.rows, each.grid.columns) - (each.end - each.begin) for each in images)
         self._set_shift(slot, shift if self.in_grid else 0)
         self._ends[slot] = images[-1].end if images else 0
         if images:
             self._images[slot] = images
-        else:
-            self._images.pop(slot, None)
 
     def drop(self, slots: Int32s) -> None:
         """Forget the images of slots, which are free now."""
         if self._images:
             for slot in slots.tolist():
-                self._images.pop(slot, None)
+                for image in self._images.pop(slot, ()):
+                    image.slots -= 1
+                    if not image.slots and image.sight is not None:
+                        image.sight.cancel()
 
     def reset(self) -> None:
         """Forget all images."""
+        self.announce = _nobody
+        for images in self._images.values():
+            for image in images:
+                if image.sight is not None:
+                    image.sight.cancel()
         self._images.clear()
 
     def look(self, rows: Rows) -> tuple[Seen | None, dict[int, str]]:
@@ -245,25 +271,34 @@ class SlotImages:
             np.flatnonzero(is_seen) + image.position,
         )
         if image.data:
-            taken.prepared = self._helper.submit(self.tower.prepare, image.data, grid)
+            taken.sight = self._thread.submit(self._seen, taken)
         return taken
 
     def _run(self, image: PromptImage) -> list[int | str]:
         return self.tower.vision.run(Grid(image.rows, image.columns))
 
     def _sight(self, image: SlotImage) -> Sight:
-        """What is seen in an image. Raises `ImageError`."""
+        """What is seen in an image; a step that comes before it is seen waits. Raises `ImageError`."""
         if image.sight is None:
             if not image.data:
                 raise ImageError(GONE)
-            if image.prepared is None:
-                image.prepared = self._helper.submit(self.tower.prepare, image.data, image.grid)
-            with self.watch.measuring():
-                sight = self.tower.see(image.prepared.result())
-            if len(sight.vectors) != len(image.placeholders):
-                raise ImageError(f"{len(sight.vectors)} are seen of {len(image.placeholders)}")
-            image.sight, image.prepared = sight, None
-        return image.sight
+            image.sight = self._thread.submit(self._seen, image)
+        if image.sight.done() or self.turns is None:
+            return image.sight.result()
+        with self.turns.without():
+            return image.sight.result()
+
+    def _seen(self, image: SlotImage) -> Sight:
+        """What is seen in an image, in the thread that looks. Raises `ImageError`."""
+        prepared = self.tower.prepare(image.data, image.grid)
+        try:
+            with self.turns or nullcontext(), self.watch.measuring():
+                sight = self.tower.see(prepared)
+        except Exception as error:  # of its size, say; a device that is lost is found by the next step
+            raise ImageError(f"an image cannot be seen: {line_of(error)}") from error
+        if len(sight.vectors) != len(image.placeholders):
+            raise ImageError(f"{len(sight.vectors)} are seen of {len(image.placeholders)}")
+        return sight
 
     def _set_shift(self, slot: int, shift: int) -> None:
         if shift == self.shifts[slot]:

@@ -137,9 +137,21 @@ class Runner:
         self.settle(step)
         return result
 
-    @torch.inference_mode()
+    def announce_sights(self, announce: Callable[[int], None]) -> None:
+        """Tell of the images that plans bring from now on until `reset`, once this rank has seen them."""
+        if self.batch.images is not None:
+            self.batch.images.announce = announce
+
     def begin(self, message: StepPlan) -> Pending:
         """Give a step to the device. Raises `PlanError`; then `reset` must follow."""
+        images = self.batch.images
+        if images is None or images.turns is None:
+            return self._begin(message)
+        with images.turns:
+            return self._begin(message)
+
+    @torch.inference_mode()
+    def _begin(self, message: StepPlan) -> Pending:
         if self.followers is not None:
             self.followers.begin(message)
         if message.step != self._step + 1:

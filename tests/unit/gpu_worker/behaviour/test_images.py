@@ -1,9 +1,14 @@
 """Models that see compute what transformers computes: in chunks, beside other rows, forked and resumed."""
 
 import json
+import threading
+import time
+from contextlib import nullcontext
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -206,6 +211,54 @@ def test_a_fork_sees_what_its_parent_sees(one: Seeing) -> None:
     expected = logits_with(one, child.tokens[: child.computed], files)
     found = torch.stack([seen[1, position] for position in range(begun, child.computed)])
     torch.testing.assert_close(found, expected[begun:], atol=2e-3, rtol=2e-3)
+
+
+def test_answers_go_on_beside_a_tower_that_takes_long(one: Seeing) -> None:
+    """And the number of the images is told once all of them have been seen."""
+    runner = make_runner(one.directory, back_end(BEST), **SIZES)
+    told, driver = SimpleQueue[int](), Driver(runner)
+    runner.announce_sights(told.put)
+    parts, go_on = list[int](), threading.Event()
+    assert runner.batch.images is not None
+    tower, pass_on = runner.batch.images.tower, runner.batch.images.tower.between_parts
+
+    def slow() -> None:
+        parts.append(len(parts))
+        while not go_on.is_set():
+            pass_on()
+            time.sleep(0.001)
+
+    tower.between_parts = slow
+    answer = driver.admit(1, TEXT, sampling=BLIND)
+    tokens, images, _ = prompts_of(one)[0]
+    asks = driver.admit(0, tokens, images=images, sampling=BLIND, sight=7)
+    begun = driver.generate(answer, 9)
+    driver.step((asks, len(TEXT)), (answer, 1))
+    assert told.empty()
+    assert parts == [0], "the tower has stopped before its first part"
+    go_on.set()
+    assert told.get(timeout=30) == 7
+    assert len(parts) > 2 * len(images)
+    answered = driver.generate(asks, 5, chunk_of(one, 9))
+    plain = Driver(make_runner(one.directory, back_end(BEST), **SIZES))
+    other, alone = plain.admit(1, TEXT, sampling=BLIND), plain.admit(0, tokens, images=images, sampling=BLIND)
+    assert plain.generate(other, 9) == begun
+    assert plain.generate(alone, 5) == answered
+
+
+def test_nobody_looks_at_images_of_who_has_left(one: Seeing) -> None:
+    runner = make_runner(one.directory, back_end(BEST), **SIZES)
+    driver, told = Driver(runner), SimpleQueue[int]()
+    runner.announce_sights(told.put)
+    tokens, images, _ = prompts_of(one)[0]
+    assert runner.batch.images is not None
+    with runner.batch.images.turns or nullcontext():  # the tower waits for its turn
+        runner.batch.images.set(new_slot(2, tokens, [], images=images, sight=1))
+        runner.batch.images.drop(np.array([2], np.int32))
+    assert told.get(timeout=30) == 1
+    assert runner.batch.images.watch.count <= 1, "one may have been begun"
+    sequence = driver.admit(0, tokens, images=images, sampling=BLIND)
+    driver.generate(sequence, 2, chunk_of(one, 9))
 
 
 FAULTS = {
