@@ -14,7 +14,6 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 import torch
@@ -49,6 +48,12 @@ spare line, from their places, rows and columns, int64 [3, tokens]."""
 
 def _nobody(sight: int) -> None:
     """Nobody wants to know which images have been seen."""
+
+
+def _enter(cores: list[int], threads: int) -> None:
+    """What the thread that looks does first: who starts it may be bound to one core."""
+    restrict_to(cores)
+    torch.set_num_threads(threads)
 
 
 @dataclass
@@ -116,7 +121,7 @@ class SlotImages:
         """Steps take turns with the tower, so that each has all cores; None: they do not share any."""
         if self.turns is not None:
             tower.between_parts = self.turns.pass_on
-        self._thread = ThreadPoolExecutor(1, "images", partial(restrict_to, usable()))
+        self._thread = ThreadPoolExecutor(1, "images", _enter, (usable(), torch.get_num_threads()))
         self._first_line, self._device = first_line, device
         self._images: dict[int, list[SlotImage]] = {}
         self._ends = np.zeros(slots, np.int64)
