@@ -34,6 +34,9 @@ _SECTIONS = {
 
 _MOST_PAIRS = 1024
 
+_LANGUAGE_MODELS = ("language_model", "text_model")
+"""Names of the part of a model that is its language model."""
+
 log = logging.getLogger(__name__)
 
 Prepared = Mapping[str, Tensor]
@@ -61,9 +64,9 @@ class Tower:
 
     def rehearse(self) -> None:
         """See an image as large as images may be, for the memory that this takes."""
-        pixels = 2**15  # of a side
-        grid = self.vision.grid(pixels, pixels)
-        self.see(self._prepared(Image.new("RGB", self.vision.size(grid) or (pixels, pixels))))
+        largest = self.vision.largest
+        grid = self.vision.grid(*largest)
+        self.see(self._prepared(Image.new("RGB", self.vision.size(grid) or largest), grid))
 
     def prepare(self, data: bytes, grid: Grid) -> Prepared:
         """From an image's file to what the tower takes, on the host. Any thread may call this.
@@ -74,17 +77,17 @@ class Tower:
             image = opened(data)
             if (size := self.vision.size(grid)) is not None:
                 image = image.resize(size, self._processor.resample)
-            return self._prepared(image)
+            return self._prepared(image, grid)
         except ImageError:
             raise
         except Exception as error:  # whatever libraries raise over it, it is this image's alone
             raise ImageError(f"an image cannot be prepared: {line_of(error)}") from error
 
-    def _prepared(self, image: Image.Image) -> Prepared:
-        """`image` has the size of a grid, unless the image processor brings it there."""
-        own = {"do_resize": False} if self.vision.size(Grid(1, 1)) else {}
-        found = self._processor(images=[image], return_tensors="pt", **own)
-        return {name: each for name, each in found.items() if isinstance(each, Tensor)}
+    def _prepared(self, image: Image.Image, grid: Grid) -> Prepared:
+        """`image` has the size of its grid, unless the image processor brings it there."""
+        found = self._processor(images=[image], return_tensors="pt", **self.vision.options(grid))
+        taken = self._processor.model_input_names  # there may be numbers beside them
+        return {name: each for name, each in found.items() if name in taken and isinstance(each, Tensor)}
 
     @torch.inference_mode()
     def see(self, prepared: Prepared) -> Sight:
@@ -92,7 +95,8 @@ class Tower:
         given = {name: each.to(self._device) for name, each in prepared.items()}
         given["pixel_values"] = given["pixel_values"].to(self._dtype)
         found = self._model.get_image_features(**given)
-        (vectors,) = found.pooler_output
+        # One tensor for each image, or for each of its tiles, or all in one.
+        vectors = torch.cat([each.flatten(0, -2) for each in found.pooler_output])
         deeper = getattr(found, "deepstack_features", None) or ()
         return Sight(vectors, tuple(each for (each,) in deeper))
 
@@ -194,13 +198,15 @@ def _loaded(kind: Any, config: Any, checkpoint: Checkpoint, dtype: torch.dtype) 
         raise ModelError(f"tensor {missing[0]} is missing from the checkpoint")
     if unknown := sorted(report["unexpected_keys"]):
         raise ModelError(f"config.json does not account for tensor {unknown[0]}")
-    model.model.language_model = None
+    for name in _LANGUAGE_MODELS:
+        if hasattr(model.model, name):
+            setattr(model.model, name, None)
     return model.model
 
 
 def _is_text(name: str) -> bool:
     """Whether a tensor is of the language model."""
-    return "language_model." in name or name.startswith("lm_head.")
+    return name.startswith(("lm_head.", *(f"model.{each}." for each in _LANGUAGE_MODELS)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,11 @@
 """Images that keep their shape: from their size to that of what is seen."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from ops.runtime.vision.vision import LOW_DETAIL, Grid, ImageError, Together
+from ops.runtime.vision.vision import HUGE, LOW_DETAIL, Grid, ImageError, Together
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,8 @@ class AreaVision:
     in_grid: bool = True
     around: str = ""
     together: Together = "nowhere"
+    texts: tuple[str, ...] = ()
+    largest: tuple[int, int] = HUGE
 
     @property
     def written(self) -> int:
@@ -43,6 +47,9 @@ class AreaVision:
     def size(self, grid: Grid) -> tuple[int, int]:
         return grid.columns * self.patch, grid.rows * self.patch
 
+    def options(self, grid: Grid) -> Mapping[str, Any]:
+        return {"do_resize": False}
+
     def run(self, grid: Grid) -> list[int | str]:
         return [self.placeholder] * (grid.rows * grid.columns)
 
@@ -63,6 +70,11 @@ class EdgeVision:
     in_grid: bool = False
     around: str = ""
     together: Together = "nowhere"
+    largest: tuple[int, int] = HUGE
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return self.row_end, self.end
 
     @property
     def written(self) -> int:
@@ -76,6 +88,9 @@ class EdgeVision:
 
     def size(self, grid: Grid) -> tuple[int, int]:
         return grid.columns * self.patch, grid.rows * self.patch
+
+    def options(self, grid: Grid) -> Mapping[str, Any]:
+        return {"do_resize": False}
 
     def run(self, grid: Grid) -> list[int | str]:
         rows: list[int | str] = [*[self.placeholder] * grid.columns, self.row_end] * grid.rows

@@ -170,7 +170,7 @@ def test_without_files_there_is_nothing_to_see(tmp_path: Path) -> None:
         ({"patch_size": "16"}, "patch_size"),
         ({"patch_size": float("inf")}, "patch_size"),
         ({"merge_size": True}, "merge_size"),
-        ({"size": 3}, "shortest_edge"),
+        ({"size": 3}, "size: 3 is no object"),
         ({"size": {"longest_edge": -1}}, "longest_edge: -1"),
         ({"size": {"longest_edge": 1e400}}, "longest_edge: inf"),
         ({"max_pixels": 10**20}, "max_pixels"),
