@@ -17,7 +17,7 @@ from ops.runtime.image_files import measured
 from ops.runtime.vision import Grid, Vision, read_vision
 from proto.images_pb2 import PromptImage
 
-PLACEHOLDER, ROW_END, END = 90, 91, 92
+PLACEHOLDER = 90
 TEXT: dict[str, Any] = {
     "vocab_size": 97,
     "hidden_size": 32,
@@ -37,6 +37,9 @@ _DELTA = {"head_dim": 8, "linear_key_head_dim": 8, "linear_value_head_dim": 8, "
 _DELTA |= {"linear_num_value_heads": 4, "layer_types": ["linear_attention", "full_attention"] * 2}
 _DELTA |= {"num_hidden_layers": 4, "rope_parameters": _TURNED | {"partial_rotary_factor": 1.0}}
 _SHALLOW = _DEEP | {"deepstack_visual_indexes": []}
+_SIGLIP = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+_SIGLIP |= {"patch_size": 2, "image_size": 8}
+_LLAMA = {"model_type": "llama"}
 SEEING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "Qwen2VL": (
         {"rope_parameters": _TURNED},
@@ -67,14 +70,38 @@ SEEING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "image_size": 32,
         },
     ),
+    "Idefics3": (_LLAMA, _SIGLIP),
+    "SmolVLM": (_LLAMA, _SIGLIP),
 }
 """Of each kind of model the configuration of its language model, beside `TEXT`, and of its vision tower."""
+
+_AREAS = {"patch_size": 2, "merge_size": 2, "temporal_patch_size": 2}
+_AREAS |= {"size": {"shortest_edge": 4 * 16, "longest_edge": 4 * 16 * 25}}
+_SPLIT = {"size": {"longest_edge": 16}, "max_image_size": {"longest_edge": 8}}
+_PROCESSORS: dict[str, dict[str, Any]] = {
+    "Qwen": {"image_processor_type": "Qwen2VLImageProcessor"} | _AREAS,
+    "Mistral3": {
+        "image_processor_type": "PixtralImageProcessor",
+        "patch_size": 2,
+        "size": {"longest_edge": 32},
+    },
+    "Idefics3": {"image_processor_type": "Idefics3ImageProcessor"} | _SPLIT,
+    "SmolVLM": {"image_processor_type": "SmolVLMImageProcessor"} | _SPLIT,
+}
+"""preprocessor_config.json, by what the kind of model begins with."""
+
+_CONFIGS: dict[str, dict[str, Any]] = {"Mistral3": {"spatial_merge_size": 2}}
+"""Other keys of config.json, by the kind of model."""
+
+_CALLS: dict[str, dict[str, Any]] = {"Mistral3": {"patch_size": 4}}
+"""What transformers' processor of the kind of model tells its image processor."""
 
 
 @dataclass(frozen=True)
 class Seeing:
     """A model that sees."""
 
+    name: str
     directory: Path
     model: Any
     vision: Vision
@@ -90,7 +117,7 @@ def seeing(name: str, directory: Path) -> Seeing:
         vision_config=tower,
         tie_word_embeddings=False,
         image_token_id=PLACEHOLDER,
-        **({"spatial_merge_size": 2} if name == "Mistral3" else {}),
+        **_CONFIGS.get(name, {}),
     )
     model = kind(config).eval()
     with torch.no_grad():  # or what is seen would hardly matter
@@ -100,17 +127,12 @@ def seeing(name: str, directory: Path) -> Seeing:
     (directory / "preprocessor_config.json").write_text(json.dumps(processor_of(name)))
     vision = read_vision(directory, 1024)
     assert vision is not None
-    return Seeing(directory, model, vision)
+    return Seeing(name, directory, model, vision)
 
 
 def processor_of(name: str) -> dict[str, Any]:
     """preprocessor_config.json."""
-    if name == "Mistral3":
-        size = {"longest_edge": 32}
-        return {"image_processor_type": "PixtralImageProcessor", "patch_size": 2, "size": size}
-    sizes = {"shortest_edge": 4 * 16, "longest_edge": 4 * 16 * 25}
-    patches = {"patch_size": 2, "merge_size": 2, "temporal_patch_size": 2, "size": sizes}
-    return {"image_processor_type": "Qwen2VLImageProcessor"} | patches
+    return next(settings for kind, settings in _PROCESSORS.items() if name.startswith(kind))
 
 
 @cache
@@ -124,18 +146,20 @@ def picture(width: int, height: int, seed: int = 0) -> bytes:
 
 def run_of(vision: Vision, grid: Grid) -> list[int]:
     """The tokens of an image."""
-    ends = {"[IMG_BREAK]": ROW_END, "[IMG_END]": END}
-    return [ends[token] if isinstance(token, str) else token for token in vision.run(grid)]
+    ids = {text: 80 + at for at, text in enumerate(vision.texts)}
+    return [ids[token] if isinstance(token, str) else token for token in vision.run(grid)]
 
 
-def with_images(vision: Vision, parts: list[int | bytes]) -> tuple[list[int], list[PromptImage]]:
+def with_images(
+    vision: Vision, parts: list[int | bytes], low_detail: bool = False
+) -> tuple[list[int], list[PromptImage]]:
     """A prompt of tokens and images, and what messages say of these."""
     tokens, images = list[int](), list[PromptImage]()
     for part in parts:
         if isinstance(part, int):
             tokens.append(part)
             continue
-        grid = vision.grid(*measured(part))
+        grid = vision.grid(*measured(part), low_detail)
         run = run_of(vision, grid)
         images.append(
             PromptImage(
@@ -146,14 +170,17 @@ def with_images(vision: Vision, parts: list[int | bytes]) -> tuple[list[int], li
     return tokens, images
 
 
-def logits_with(seeing: Seeing, tokens: list[int], files: list[bytes]) -> Tensor:
-    """What transformers computes, [tokens, vocab_size], with its own processing of images."""
+def logits_with(seeing: Seeing, tokens: list[int], files: list[bytes], **options: Any) -> Tensor:
+    """What transformers computes, [tokens, vocab_size], with its own processing of images.
+
+    `options`: of its image processor.
+    """
     processor = transformers.AutoImageProcessor.from_pretrained(seeing.directory, backend="pil")
     given: dict[str, Any] = {}
     if files:
         images = [Image.open(io.BytesIO(file)) for file in files]
-        more = {"patch_size": seeing.vision.patch} if not seeing.vision.in_grid else {}
-        given = dict(processor(images=images, return_tensors="pt", **more))
+        found = processor(images=images, return_tensors="pt", **_CALLS.get(seeing.name, {}) | options)
+        given = {name: found[name] for name in processor.model_input_names}
     ids = torch.tensor([tokens])
     if seeing.vision.in_grid:
         given["mm_token_type_ids"] = (ids == PLACEHOLDER).int()

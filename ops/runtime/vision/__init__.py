@@ -7,6 +7,7 @@ processor. The tokenizer does it, and tells the worker, whose vision tower reads
 
 from ops.runtime.vision.read import PROCESSOR_FILES, processor_settings, read_vision
 from ops.runtime.vision.sizes import AreaVision, EdgeVision
+from ops.runtime.vision.tiles import SplitVision
 from ops.runtime.vision.vision import (
     LOW_DETAIL,
     TEXT_ALONE,
@@ -24,6 +25,7 @@ __all__ = [
     "EdgeVision",
     "Grid",
     "ImageError",
+    "SplitVision",
     "Together",
     "Vision",
     "processor_settings",

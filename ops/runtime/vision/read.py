@@ -2,38 +2,17 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ops.runtime.model_files import read_config, read_json
-from ops.runtime.vision.settings import Settings
+from ops.runtime.vision.settings import SeeingModel, Settings
 from ops.runtime.vision.sizes import AreaVision, EdgeVision
+from ops.runtime.vision.tiles import SplitVision
 from ops.runtime.vision.vision import Vision
 
 PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
 """Files that may have the settings of an image processor, the one that counts first."""
-
-
-@dataclass(frozen=True, slots=True)
-class SeeingModel:
-    """What decides how a model reads images."""
-
-    config: Settings
-    """config.json."""
-    processor: Settings
-    """Settings of the image processor."""
-    most: int
-    """Tokens of one image, at most, that see something."""
-
-    @property
-    def tower(self) -> Settings:
-        return self.config.within("vision_config")
-
-    @property
-    def placeholder(self) -> int:
-        key = "image_token_id" if "image_token_id" in self.config.values else "image_token_index"
-        return self.config.whole(key, least=0)
 
 
 def read_vision(directory: Path, most: int) -> Vision | None:
@@ -96,5 +75,7 @@ _READERS: Mapping[str, Callable[[SeeingModel], Vision]] = {
         _area,
     ),
     "Mistral3ForConditionalGeneration": _edge,
+    "Idefics3ForConditionalGeneration": SplitVision.of,
+    "SmolVLMForConditionalGeneration": SplitVision.of,
 }
 """How images are read, by the architecture."""

@@ -1,4 +1,4 @@
-"""Objects of settings files, whose numbers are checked when they are read."""
+"""Settings of models that see, which are checked when they are read."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -27,9 +27,45 @@ class Settings:
             raise self.wrong(f"{key}: {what}")
         return value
 
+    def flag(self, key: str, default: bool) -> bool:
+        """The truth value at a key; the default if there is none. Raises `FileError`."""
+        value = default if self.values.get(key) is None else self.values[key]
+        if not isinstance(value, bool):
+            raise self.wrong(f"{key}: {str(value)[:40]} is neither true nor false")
+        return value
+
     def within(self, key: str) -> "Settings":
         """The object at a key; one without keys if there is none. Raises `FileError`."""
         value = self.values.get(key)
         if value is not None and not isinstance(value, Mapping):
             raise self.wrong(f"{key}: {str(value)[:40]} is no object")
         return replace(self, values=value or {})
+
+
+@dataclass(frozen=True, slots=True)
+class SeeingModel:
+    """What decides how a model reads images."""
+
+    config: Settings
+    """config.json."""
+    processor: Settings
+    """Settings of the image processor."""
+    most: int
+    """Tokens of one image, at most, that see something."""
+
+    @property
+    def tower(self) -> Settings:
+        return self.config.within("vision_config")
+
+    @property
+    def placeholder(self) -> int:
+        key = "image_token_id" if "image_token_id" in self.config.values else "image_token_index"
+        return self.config.whole(key, least=0)
+
+    def images_of(self, tokens: int) -> int:
+        """How many images, or tiles of one, of this many tokens may be seen. Raises `FileError` if it is
+        none."""
+        if tokens > self.most:
+            what = f"an image has {tokens} tokens at least, and QUIRE_IMAGE_TOKENS is {self.most}"
+            raise self.processor.wrong(what)
+        return self.most // tokens

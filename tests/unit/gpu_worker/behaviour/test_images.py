@@ -92,6 +92,22 @@ def test_every_family(made: Seeing, name: str) -> None:
     check_mixed(made, make_runner(made.directory, back_end(name), **SIZES))
 
 
+WHOLE = {"SmolVLM": {"do_image_splitting": False}}
+"""What transformers' image processor is told of an image that is not to be cut."""
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_an_image_of_low_detail_is_not_cut(tmp_path: Path, name: str) -> None:
+    made = seeing(name, tmp_path)
+    driver = Driver(runner := make_runner(made.directory, back_end(BEST), **SIZES))
+    seen = watch_logits(runner)
+    tokens, images = with_images(made.vision, [*TEXT, FILES[0]], low_detail=True)
+    sequence = driver.admit(0, tokens, images=images, sampling=BLIND)
+    driver.step((sequence, len(tokens)))
+    expected = logits_with(made, tokens, [FILES[0]], **WHOLE[name])
+    torch.testing.assert_close(logits_of(seen, sequence), expected, atol=2e-3, rtol=2e-3)
+
+
 @pytest.mark.parametrize("name", [name for name in BACK_ENDS if name not in ("torch", BEST)])
 def test_every_back_end(one: Seeing, name: str) -> None:
     check_mixed(one, make_runner(one.directory, back_end(name), **SIZES))

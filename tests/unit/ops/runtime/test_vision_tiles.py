@@ -1,0 +1,116 @@
+"""Images that are cut into tiles, as the processors of transformers cut them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from PIL import Image
+from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
+from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
+
+from ops.runtime.model_files import FileError
+from ops.runtime.vision import Grid, SplitVision, Vision, read_vision
+
+SMOL: dict[str, Any] = {
+    "architectures": ["SmolVLMForConditionalGeneration"],
+    "image_token_id": 7,
+    "scale_factor": 4,
+    "vision_config": {"patch_size": 16},
+}
+SMOL_SETTINGS = {"size": {"longest_edge": 2048}, "max_image_size": {"longest_edge": 512}}
+sides = st.integers(1, 500)
+
+
+def read(directory: Path, config: Any, settings: Any, most: int = 4096) -> Vision | None:
+    (directory / "config.json").write_text(json.dumps(config))
+    (directory / "preprocessor_config.json").write_text(json.dumps(settings))
+    return read_vision(directory, most)
+
+
+def split(width: int, height: int, vision: SplitVision, **options: Any) -> tuple[int, int, int]:
+    """Rows and columns of tiles, and how many images the tower takes, of transformers."""
+    processor = SmolVLMImageProcessorPil(
+        size={"longest_edge": vision.longest}, max_image_size={"longest_edge": vision.tile}
+    )
+    found = processor(
+        images=[Image.new("L", (width, height))],
+        return_tensors="pt",
+        return_row_col_info=True,
+        **options,
+    )
+    ((rows,),), ((columns,),) = found["rows"], found["cols"]
+    return rows, columns, found["pixel_values"].shape[1]
+
+
+@given(width=sides, height=sides, longest=st.sampled_from([8, 21, 30, 32]), tile=st.sampled_from([8, 12]))
+@example(width=500, height=1, longest=32, tile=8)
+@example(width=21, height=21, longest=21, tile=8)
+def test_tiles_are_those_of_transformers(width: int, height: int, longest: int, tile: int) -> None:
+    vision = SplitVision(7, tile, 4, longest, tiles=100)
+    grid = vision.grid(width, height)
+    rows, columns, images = split(width, height, vision)
+    assert (rows, columns) == ((grid.rows, grid.columns) if images > 1 else (0, 0))
+    text = get_image_prompt_string(rows, columns, 4, "<fake_token_around_image>", "<image>", "<global-img>")
+    run = vision.run(grid)
+    assert "".join("<image>" if part == 7 else str(part) for part in run) == text
+    assert run.count(7) == 4 * images
+    assert {part for part in run if part != 7} <= set(vision.texts)
+    assert split(width, height, vision, **vision.options(grid)) == (rows, columns, images)
+
+
+@given(width=sides, height=sides, tiles=st.integers(1, 17), low=st.booleans())
+def test_where_there_are_fewer_tiles_the_image_is_made_smaller(
+    width: int, height: int, tiles: int, low: bool
+) -> None:
+    vision = SplitVision(7, 8, 4, 32, tiles)
+    grid = vision.grid(width, height, low_detail=low)
+    rows, columns, images = split(width, height, vision, **vision.options(grid))
+    assert (max(rows, 1), max(columns, 1)) == (grid.rows, grid.columns)
+    assert images <= (1 if low else tiles)
+    assert vision.run(grid).count(7) == 4 * images
+    assert vision.run(vision.grid(*vision.largest)).count(7) >= 4 * images
+
+
+def test_settings_of_smolvlm(tmp_path: Path) -> None:
+    vision = read(tmp_path, SMOL, SMOL_SETTINGS)
+    assert vision == SplitVision(7, 512, 64, 2048, 64)
+    assert vision.grid(4000, 3000) == Grid(3, 4)
+    assert vision.grid(4000, 3000, low_detail=True) == Grid(1, 1)
+    fewer = read(tmp_path, SMOL, SMOL_SETTINGS, most=64 * 8)
+    assert fewer is not None
+    assert fewer.grid(4000, 3000) == Grid(2, 2)
+    assert fewer.grid(4000, 1000) == Grid(1, 4)
+    whole = read(tmp_path, SMOL, {**SMOL_SETTINGS, "do_image_splitting": False})
+    assert whole is not None
+    assert whole.grid(4000, 3000) == Grid(1, 1)
+    assert "\n" not in whole.texts
+
+
+def test_settings_of_idefics3(tmp_path: Path) -> None:
+    """Those of transformers where a file has none. A side of 384 pixels has 27 patches and 9 tokens."""
+    config = {
+        **SMOL,
+        "architectures": ["Idefics3ForConditionalGeneration"],
+        "vision_config": {"patch_size": 14},
+    }
+    assert read(tmp_path, {**config, "scale_factor": 2}, {}) == SplitVision(7, 364, 169, 1456, 24)
+    larger = {"size": {"longest_edge": 1536}, "max_image_size": {"longest_edge": 384}}
+    assert read(tmp_path, {**config, "scale_factor": 3}, larger) == SplitVision(7, 384, 81, 1536, 50)
+
+
+@pytest.mark.parametrize(
+    ("settings", "most", "message"),
+    [
+        ({"max_image_size": {"longest_edge": 513}}, 4096, "max_image_size: tiles of 513 pixels"),
+        ({"max_image_size": {"longest_edge": 500}}, 4096, ".* no whole number of tokens"),
+        ({"do_image_splitting": "no"}, 4096, "do_image_splitting: no is neither true nor false"),
+        ({"size": {"longest_edge": 0}}, 4096, "longest_edge: 0 is no whole number"),
+        ({}, 63, "an image has 64 tokens at least, and QUIRE_IMAGE_TOKENS is 63"),
+    ],
+)
+def test_wrong_settings_name_their_file(tmp_path: Path, settings: Any, most: int, message: str) -> None:
+    with pytest.raises(FileError, match=rf"preprocessor_config\.json: {message}"):
+        read(tmp_path, SMOL, {**SMOL_SETTINGS, **settings}, most)

@@ -1,0 +1,96 @@
+"""Prompts with images, in models that write more than placeholders for one: as transformers makes them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers.models.smolvlm.processing_smolvlm import DEFAULT_CHAT_TEMPLATE, get_image_prompt_string
+
+from tests.unit.tokenizer_svc.conftest import save
+from tests.unit.tokenizer_svc.test_images import FakeStore, ask, message, png
+from tokenizer_svc.errors import ModelDirectoryError
+from tokenizer_svc.images import ImageSizes
+from tokenizer_svc.prompt import prompt_of
+from tokenizer_svc.template import ChatTemplate, Rendering
+from tokenizer_svc.tokenizer import TextModel
+
+AROUND, WHOLE = "<fake_token_around_image>", "<global-img>"
+PLACES = tuple(f"<row_{row}_col_{column}>" for row in range(1, 5) for column in range(1, 5))
+SMOL: dict[str, Any] = {
+    "architectures": ["SmolVLMForConditionalGeneration"],
+    "scale_factor": 4,
+    "vision_config": {"patch_size": 16},
+    "vocab_size": 1000,
+}
+SMOL_SETTINGS = {"size": {"longest_edge": 2048}, "max_image_size": {"longest_edge": 512}}
+
+
+def tokenizer_with(*names: str, line_ends: bool = True) -> Tokenizer:
+    """Byte-level BPE. `line_ends`: two of them are one token."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, special_tokens=["<s>", "</s>"], initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(["a picture of\n\n" if line_ends else "a picture"] * 20, trainer)
+    tokenizer.add_tokens([AddedToken(name, special=True) for name in names])
+    return tokenizer
+
+
+def model_with(
+    tokenizer: Tokenizer, directory: Path, placeholder: str, template: str, config: Any, settings: Any
+) -> TextModel:
+    return save(
+        *(tokenizer, directory),
+        tokenizer_config={"chat_template": template},
+        config={**config, "image_token_id": tokenizer.token_to_id(placeholder)},
+        preprocessor_config=settings,
+    )
+
+
+async def tokens_of(model: TextModel, template: str, request: Any, store: FakeStore) -> Any:
+    async def render(
+        messages: Sequence[Any], arguments: Any, tools: Sequence[Any], _: str, rendering: Rendering
+    ) -> str:
+        return ChatTemplate(template, {}).render(messages, arguments, tools, rendering)
+
+    return await prompt_of(model, request, render=render, sizes=ImageSizes(store))
+
+
+async def test_tiles_of_smolvlm(tmp_path: Path) -> None:
+    names = ("<|im_start|>", "<end_of_utterance>", "<image>", AROUND, WHOLE, *PLACES)
+    tokenizer, store = tokenizer_with(*names), FakeStore()
+    model = model_with(tokenizer, tmp_path, "<image>", DEFAULT_CHAT_TEMPLATE, SMOL, SMOL_SETTINGS)
+    wide, tall, small = (store.add(png(*size)) for size in ((90, 60), (30, 120), (8, 8)))
+    request = ask(
+        *(message("Two:", (0, wide), (4, tall)), message("yes", role="assistant")),
+        message("", (0, small), low=True),
+    )
+    prompt = await tokens_of(model, DEFAULT_CHAT_TEMPLATE, request, store)
+    runs = [
+        get_image_prompt_string(*tiles, 64, AROUND, "<image>", WHOLE) for tiles in ((3, 4), (4, 1), (0, 0))
+    ]
+    assert tokenizer.decode(prompt.tokens, skip_special_tokens=False) == (
+        f"<|im_start|>User:{runs[0]}Two:{runs[1]}<end_of_utterance>\nAssistant: yes<end_of_utterance>\n"
+        f"User:{runs[2]}<end_of_utterance>\nAssistant:"
+    )
+    text = tokenizer.decode(prompt.tokens, skip_special_tokens=False)
+    assert prompt.tokens == tokenizer.encode(text, add_special_tokens=False).ids
+    assert [(each.rows, each.columns) for each in prompt.images] == [(3, 4), (4, 1), (1, 1)]
+    for each, run in zip(prompt.images, runs, strict=True):
+        own = prompt.tokens[each.position : each.position + each.tokens]
+        assert tokenizer.decode(own, skip_special_tokens=False) == run
+
+
+@pytest.mark.parametrize(
+    ("lacking", "what"), [(PLACES[-1], "<row_4_col_4>"), (WHOLE, "<global-img>"), ("", r"\\n\\n")]
+)
+def test_what_a_tokenizer_lacks_is_named(tmp_path: Path, lacking: str, what: str) -> None:
+    names = [name for name in ("<image>", AROUND, WHOLE, *PLACES) if name != lacking]
+    tokenizer = tokenizer_with(*names, line_ends=bool(lacking))
+    with pytest.raises(ModelDirectoryError, match=f"the tokenizer has no {what}, which stands for images"):
+        model_with(tokenizer, tmp_path, "<image>", DEFAULT_CHAT_TEMPLATE, SMOL, SMOL_SETTINGS)
