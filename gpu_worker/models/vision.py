@@ -29,6 +29,7 @@ _SECTIONS = {
     **dict.fromkeys(("Qwen2VL", "Qwen2_5_VL"), (16, 24, 24)),
     **dict.fromkeys(("Qwen3VL", "Qwen3VLMoe"), (24, 20, 20)),
     **dict.fromkeys(("Qwen3_5", "Qwen3_5Moe"), (11, 11, 10)),
+    **dict.fromkeys(("Glm4v", "Glm4vMoe", "Glm46V"), (8, 12, 12)),
 }
 """Pairs that are rotated by place, row and column, where config.json does not say."""
 

@@ -39,6 +39,11 @@ _DELTA |= {"num_hidden_layers": 4, "rope_parameters": _TURNED | {"partial_rotary
 _SHALLOW = _DEEP | {"deepstack_visual_indexes": []}
 _SIGLIP = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
 _SIGLIP |= {"patch_size": 2, "image_size": 8}
+_PARTLY = {"rope_parameters": _TURNED | {"partial_rotary_factor": 0.5}, "num_key_value_heads": 1}
+_PARTLY |= {"num_attention_heads": 2, "head_dim": 16}
+_GLM = _QWEN | {"image_size": 8}
+_GROUPED = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "n_group": 1}
+_GROUPED |= {"topk_group": 1, "first_k_dense_replace": 1, "n_shared_experts": 1}
 _LLAMA = {"model_type": "llama"}
 SEEING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "Qwen2VL": (
@@ -70,6 +75,9 @@ SEEING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "image_size": 32,
         },
     ),
+    "Glm4v": (_PARTLY, _GLM),
+    "Glm4vMoe": (_PARTLY | _GROUPED, _GLM),
+    "Glm46V": (_PARTLY | {"model_type": "glm4v_text"}, _GLM),
     "Idefics3": (_LLAMA, _SIGLIP),
     "SmolVLM": (_LLAMA, _SIGLIP),
 }
@@ -85,6 +93,8 @@ _PROCESSORS: dict[str, dict[str, Any]] = {
         "patch_size": 2,
         "size": {"longest_edge": 32},
     },
+    "Glm4v": {"image_processor_type": "Glm4vImageProcessor"} | _AREAS,
+    "Glm46V": {"image_processor_type": "Glm46VImageProcessor"} | _AREAS,
     "Idefics3": {"image_processor_type": "Idefics3ImageProcessor"} | _SPLIT,
     "SmolVLM": {"image_processor_type": "SmolVLMImageProcessor"} | _SPLIT,
 }

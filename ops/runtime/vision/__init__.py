@@ -5,6 +5,7 @@ processor. The tokenizer does it, and tells the worker, whose vision tower reads
 (`gpu_worker/models/vision.py`).
 """
 
+from ops.runtime.vision.frames import FrameVision
 from ops.runtime.vision.read import PROCESSOR_FILES, processor_settings, read_vision
 from ops.runtime.vision.sizes import AreaVision, EdgeVision
 from ops.runtime.vision.tiles import SplitVision
@@ -23,6 +24,7 @@ __all__ = [
     "TEXT_ALONE",
     "AreaVision",
     "EdgeVision",
+    "FrameVision",
     "Grid",
     "ImageError",
     "SplitVision",

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ops.runtime.model_files import read_config, read_json
+from ops.runtime.vision.frames import FrameVision
 from ops.runtime.vision.settings import SeeingModel, Settings
 from ops.runtime.vision.sizes import AreaVision, EdgeVision
 from ops.runtime.vision.tiles import SplitVision
@@ -75,6 +76,9 @@ _READERS: Mapping[str, Callable[[SeeingModel], Vision]] = {
         _area,
     ),
     "Mistral3ForConditionalGeneration": _edge,
+    "Glm4vForConditionalGeneration": FrameVision.of,
+    "Glm4vMoeForConditionalGeneration": FrameVision.of,
+    "Glm46VForConditionalGeneration": FrameVision.of,
     "Idefics3ForConditionalGeneration": SplitVision.of,
     "SmolVLMForConditionalGeneration": SplitVision.of,
 }

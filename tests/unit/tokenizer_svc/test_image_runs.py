@@ -26,6 +26,18 @@ SMOL: dict[str, Any] = {
 }
 SMOL_SETTINGS = {"size": {"longest_edge": 2048}, "max_image_size": {"longest_edge": 512}}
 
+GLM: dict[str, Any] = {
+    "architectures": ["Glm4vForConditionalGeneration"],
+    "vision_config": {},
+    "vocab_size": 1000,
+}
+GLM_TEMPLATE = (
+    "[gMASK]<sop>{% for msg in messages %}<|{{ msg.role }}|>\n{% if msg.content is string %}{{ msg.content }}"
+    "{% else %}{% for item in msg.content %}{% if item.type == 'image' or 'image' in item %}"
+    "<|begin_of_image|><|image|><|end_of_image|>{% elif item.type == 'text' %}{{ item.text }}{% endif %}"
+    "{% endfor %}{% endif %}{% endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+)
+
 
 def tokenizer_with(*names: str, line_ends: bool = True) -> Tokenizer:
     """Byte-level BPE. `line_ends`: two of them are one token."""
@@ -94,3 +106,16 @@ def test_what_a_tokenizer_lacks_is_named(tmp_path: Path, lacking: str, what: str
     tokenizer = tokenizer_with(*names, line_ends=bool(lacking))
     with pytest.raises(ModelDirectoryError, match=f"the tokenizer has no {what}, which stands for images"):
         model_with(tokenizer, tmp_path, "<image>", DEFAULT_CHAT_TEMPLATE, SMOL, SMOL_SETTINGS)
+
+
+async def test_frames_of_glm(tmp_path: Path) -> None:
+    tokenizer = tokenizer_with("<|begin_of_image|>", "<|image|>", "<|end_of_image|>")
+    model, store = model_with(tokenizer, tmp_path, "<|image|>", GLM_TEMPLATE, GLM, {}), FakeStore()
+    request = ask(message("What?", (0, store.add(png(140, 112))), (5, store.add(png(20, 20)))))
+    prompt = await tokens_of(model, GLM_TEMPLATE, request, store)
+    first, second = ("<|image|>" * count for count in (20, 9))
+    assert tokenizer.decode(prompt.tokens, skip_special_tokens=False) == (
+        f"[gMASK]<sop><|user|>\n<|begin_of_image|>{first}<|end_of_image|>What?"
+        f"<|begin_of_image|>{second}<|end_of_image|><|assistant|>\n"
+    )
+    assert [(each.rows, each.columns, each.tokens) for each in prompt.images] == [(4, 5, 20), (3, 3, 9)]
