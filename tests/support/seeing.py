@@ -80,6 +80,7 @@ SEEING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "Glm46V": (_PARTLY | {"model_type": "glm4v_text"}, _GLM),
     "Idefics3": (_LLAMA, _SIGLIP),
     "SmolVLM": (_LLAMA, _SIGLIP),
+    "InternVL": ({"model_type": "qwen2"}, _SIGLIP),
 }
 """Of each kind of model the configuration of its language model, beside `TEXT`, and of its vision tower."""
 
@@ -96,6 +97,12 @@ _PROCESSORS: dict[str, dict[str, Any]] = {
     "Glm4v": {"image_processor_type": "Glm4vImageProcessor"} | _AREAS,
     "Glm46V": {"image_processor_type": "Glm46VImageProcessor"} | _AREAS,
     "Idefics3": {"image_processor_type": "Idefics3ImageProcessor"} | _SPLIT,
+    "InternVL": {
+        "image_processor_type": "GotOcr2ImageProcessor",
+        "size": {"height": 8, "width": 8},
+        "crop_to_patches": False,
+        "max_patches": 4,
+    },
     "SmolVLM": {"image_processor_type": "SmolVLMImageProcessor"} | _SPLIT,
 }
 """preprocessor_config.json, by what the kind of model begins with."""
@@ -103,7 +110,10 @@ _PROCESSORS: dict[str, dict[str, Any]] = {
 _CONFIGS: dict[str, dict[str, Any]] = {"Mistral3": {"spatial_merge_size": 2}}
 """Other keys of config.json, by the kind of model."""
 
-_CALLS: dict[str, dict[str, Any]] = {"Mistral3": {"patch_size": 4}}
+_CALLS: dict[str, dict[str, Any]] = {
+    "Mistral3": {"patch_size": 4},
+    "InternVL": {"crop_to_patches": True},
+}
 """What transformers' processor of the kind of model tells its image processor."""
 
 

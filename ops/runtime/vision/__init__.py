@@ -8,7 +8,7 @@ processor. The tokenizer does it, and tells the worker, whose vision tower reads
 from ops.runtime.vision.frames import FrameVision
 from ops.runtime.vision.read import PROCESSOR_FILES, processor_settings, read_vision
 from ops.runtime.vision.sizes import AreaVision, EdgeVision
-from ops.runtime.vision.tiles import SplitVision
+from ops.runtime.vision.tiles import CropVision, SplitVision
 from ops.runtime.vision.vision import (
     LOW_DETAIL,
     TEXT_ALONE,
@@ -23,6 +23,7 @@ __all__ = [
     "PROCESSOR_FILES",
     "TEXT_ALONE",
     "AreaVision",
+    "CropVision",
     "EdgeVision",
     "FrameVision",
     "Grid",

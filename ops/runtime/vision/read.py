@@ -9,7 +9,7 @@ from ops.runtime.model_files import read_config, read_json
 from ops.runtime.vision.frames import FrameVision
 from ops.runtime.vision.settings import SeeingModel, Settings
 from ops.runtime.vision.sizes import AreaVision, EdgeVision
-from ops.runtime.vision.tiles import SplitVision
+from ops.runtime.vision.tiles import CropVision, SplitVision
 from ops.runtime.vision.vision import Vision
 
 PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
@@ -81,5 +81,6 @@ _READERS: Mapping[str, Callable[[SeeingModel], Vision]] = {
     "Glm46VForConditionalGeneration": FrameVision.of,
     "Idefics3ForConditionalGeneration": SplitVision.of,
     "SmolVLMForConditionalGeneration": SplitVision.of,
+    "InternVLForConditionalGeneration": CropVision.of,
 }
 """How images are read, by the architecture."""

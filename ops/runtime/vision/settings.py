@@ -27,6 +27,16 @@ class Settings:
             raise self.wrong(f"{key}: {what}")
         return value
 
+    def side(self, key: str, default: int) -> int:
+        """Pixels of a side of a square, written as one number or for both sides. Raises `FileError`."""
+        match self.values.get(key):
+            case [height, width] if height == width:
+                return replace(self, values={key: height}).whole(key)
+            case {"height": height, "width": width} if height == width:
+                return replace(self, values={key: height}).whole(key)
+            case _:
+                return self.whole(key, default)
+
     def flag(self, key: str, default: bool) -> bool:
         """The truth value at a key; the default if there is none. Raises `FileError`."""
         value = default if self.values.get(key) is None else self.values[key]

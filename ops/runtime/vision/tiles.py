@@ -9,6 +9,7 @@ A grid has rows and columns of tiles. The image processor resizes and cuts; its 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 from typing import Any, Self
 
@@ -139,6 +140,92 @@ class SplitVision:
             return Grid(self._tiles_of(int(columns * tile / ratio)), columns)
         rows = self._tiles_of(height)
         return Grid(rows, self._tiles_of(int(rows * tile * ratio)))
+
+
+@dataclass(frozen=True, slots=True)
+class CropVision:
+    """The image is stretched to the rows and columns of tiles whose shape is nearest, and cut: InternVL.
+
+    An image of low detail is stretched to one tile.
+    """
+
+    placeholder: int
+    tile: int
+    """Pixels of a side of a tile."""
+    tokens: int
+    """Tokens of a tile."""
+    least: int
+    """Tiles of an image, at least, without the whole one."""
+    most: int
+    """Tiles of an image, at most, without the whole one; 1: images are not cut."""
+    in_grid: bool = False
+    around: str = ""
+    together: Together = "nowhere"
+    begin: str = "<img>"
+    """Token before the image."""
+    end: str = "</img>"
+    """Token behind it."""
+
+    @classmethod
+    def of(cls, model: SeeingModel) -> Self:
+        """Raises `FileError`."""
+        settings, config = model.processor, model.config
+        tile = settings.side("size", 384)
+        patches, ratio = (
+            tile // model.tower.side("patch_size", 14),
+            config.values.get("downsample_ratio", 0.5),
+        )
+        if not isinstance(ratio, int | float) or not 0 < ratio <= 1 or patches * ratio % 1 or not patches:
+            raise config.wrong(f"downsample_ratio: {str(ratio)[:40]} of {patches} patches is no whole number")
+        tokens = int(patches * ratio) ** 2
+        most = min(settings.whole("max_patches", 12), max(1, model.images_of(tokens) - 1))
+        return cls(model.placeholder, tile, tokens, min(settings.whole("min_patches", 1), most), most)
+
+    @property
+    def written(self) -> int:
+        return self.placeholder
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return self.begin, self.end
+
+    @property
+    def largest(self) -> tuple[int, int]:
+        columns, rows = _shapes(self.least, self.most)[-1]
+        return columns * self.tile, rows * self.tile
+
+    def grid(self, width: int, height: int, low_detail: bool = False) -> Grid:
+        if low_detail or self.most == 1:
+            return ALONE
+        least, best, area = math.inf, (1, 1), width * height
+        for columns, rows in _shapes(self.least, self.most):
+            apart = abs(width / height - columns / rows)
+            if apart < least or (apart == least and area > 0.5 * self.tile**2 * columns * rows):
+                least, best = apart, (columns, rows)
+        return Grid(best[1], best[0])
+
+    def size(self, grid: Grid) -> None:
+        return None
+
+    def options(self, grid: Grid) -> Mapping[str, Any]:
+        if grid == ALONE:
+            return {"crop_to_patches": False}
+        return {"crop_to_patches": True, "min_patches": self.least, "max_patches": self.most}
+
+    def run(self, grid: Grid) -> list[int | str]:
+        tiles = 1 if grid == ALONE else grid.rows * grid.columns + 1
+        return [self.begin, *[self.placeholder] * (self.tokens * tiles), self.end]
+
+
+@cache
+def _shapes(least: int, most: int) -> list[tuple[int, int]]:
+    """Columns and rows that tiles may be in, those of few tiles first."""
+    shapes = [
+        (columns, rows)
+        for columns in range(1, most + 1)
+        for rows in range(math.ceil(least / columns), most // columns + 1)
+    ]
+    return sorted(shapes, key=math.prod)
 
 
 def _place(row: int, column: int) -> str:

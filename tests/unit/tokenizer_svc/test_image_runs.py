@@ -38,6 +38,23 @@ GLM_TEMPLATE = (
     "{% endfor %}{% endif %}{% endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
 )
 
+INTERN: dict[str, Any] = {
+    "architectures": ["InternVLForConditionalGeneration"],
+    "downsample_ratio": 0.5,
+    "vision_config": {"patch_size": [14, 14]},
+    "vocab_size": 1000,
+}
+INTERN_SETTINGS = {"size": {"height": 56, "width": 56}}
+INTERN_TEMPLATE = (
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n'}}"
+    "{% if message['content'] is string %}{{ message['content'] }}"
+    "{% else %}{% for content in message['content'] %}"
+    "{% if content['type'] == 'image' %}{{ '<IMG_CONTEXT>\n' }}"
+    "{% elif content['type'] == 'text' %}{{ content['text'] }}{% endif %}"
+    "{% endfor %}{% endif %}{{'<|im_end|>\n'}}{% endfor %}"
+    "{% if add_generation_prompt %}{{'<|im_start|>assistant\n' }}{% endif %}"
+)
+
 
 def tokenizer_with(*names: str, line_ends: bool = True) -> Tokenizer:
     """Byte-level BPE. `line_ends`: two of them are one token."""
@@ -119,3 +136,18 @@ async def test_frames_of_glm(tmp_path: Path) -> None:
         f"<|begin_of_image|>{second}<|end_of_image|><|assistant|>\n"
     )
     assert [(each.rows, each.columns, each.tokens) for each in prompt.images] == [(4, 5, 20), (3, 3, 9)]
+
+
+async def test_crops_of_internvl(tmp_path: Path) -> None:
+    tokenizer, store = (
+        tokenizer_with("<|im_start|>", "<|im_end|>", "<img>", "</img>", "<IMG_CONTEXT>"),
+        FakeStore(),
+    )
+    model = model_with(tokenizer, tmp_path, "<IMG_CONTEXT>", INTERN_TEMPLATE, INTERN, INTERN_SETTINGS)
+    wide, square = store.add(png(168, 56)), store.add(png(56, 56))
+    prompt = await tokens_of(model, INTERN_TEMPLATE, ask(message("What?", (0, wide), (0, square))), store)
+    first, second = ("<IMG_CONTEXT>" * (4 * tiles) for tiles in (4, 1))
+    text = f"<img>{first}</img>\n<img>{second}</img>\nWhat?"
+    text = f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
+    assert prompt.tokens == tokenizer.encode(text, add_special_tokens=False).ids
+    assert [(each.rows, each.columns, each.tokens) for each in prompt.images] == [(1, 3, 18), (1, 1, 6)]

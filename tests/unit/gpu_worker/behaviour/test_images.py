@@ -92,7 +92,7 @@ def test_every_family(made: Seeing, name: str) -> None:
     check_mixed(made, make_runner(made.directory, back_end(name), **SIZES))
 
 
-WHOLE = {"SmolVLM": {"do_image_splitting": False}}
+WHOLE = {"SmolVLM": {"do_image_splitting": False}, "InternVL": {"crop_to_patches": False}}
 """What transformers' image processor is told of an image that is not to be cut."""
 
 

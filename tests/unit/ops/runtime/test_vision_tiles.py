@@ -8,11 +8,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
+from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
 
 from ops.runtime.model_files import FileError
-from ops.runtime.vision import Grid, SplitVision, Vision, read_vision
+from ops.runtime.vision import CropVision, Grid, SplitVision, Vision, read_vision
 
 SMOL: dict[str, Any] = {
     "architectures": ["SmolVLMForConditionalGeneration"],
@@ -21,6 +22,13 @@ SMOL: dict[str, Any] = {
     "vision_config": {"patch_size": 16},
 }
 SMOL_SETTINGS = {"size": {"longest_edge": 2048}, "max_image_size": {"longest_edge": 512}}
+INTERN: dict[str, Any] = {
+    "architectures": ["InternVLForConditionalGeneration"],
+    "image_token_id": 7,
+    "downsample_ratio": 0.5,
+    "vision_config": {"patch_size": [14, 14]},
+}
+INTERN_SETTINGS: dict[str, Any] = {"size": {"height": 448, "width": 448}, "crop_to_patches": False}
 sides = st.integers(1, 500)
 
 
@@ -114,3 +122,66 @@ def test_settings_of_idefics3(tmp_path: Path) -> None:
 def test_wrong_settings_name_their_file(tmp_path: Path, settings: Any, most: int, message: str) -> None:
     with pytest.raises(FileError, match=rf"preprocessor_config\.json: {message}"):
         read(tmp_path, SMOL, {**SMOL_SETTINGS, **settings}, most)
+
+
+@given(width=sides, height=sides, least=st.integers(1, 3), most=st.integers(3, 12), low=st.booleans())
+@example(width=24, height=24, least=1, most=12, low=False)
+@example(width=500, height=1, least=3, most=3, low=False)
+def test_crops_are_those_of_transformers(width: int, height: int, least: int, most: int, low: bool) -> None:
+    vision = CropVision(7, 8, 4, least, most)
+    processor = GotOcr2ImageProcessorPil(
+        size={"height": 8, "width": 8}, min_patches=least, max_patches=most, crop_to_patches=True
+    )
+    grid = vision.grid(width, height, low_detail=low)
+    options = vision.options(grid)
+    found = processor(images=[Image.new("L", (width, height))], return_tensors="pt", **options)
+    (tiles,) = found["num_patches"]
+    if low:
+        assert tiles == 1
+    else:
+        assert tiles == processor.get_number_of_image_patches(height, width)
+    assert vision.run(grid) == ["<img>", *[7] * (4 * tiles), "</img>"]
+    assert grid.rows * grid.columns == max(tiles - 1, 1)
+    assert grid.rows * grid.columns <= most
+    assert len(vision.run(vision.grid(*vision.largest))) >= len(vision.run(grid))
+
+
+def test_the_place_of_a_crop_is_that_of_the_grid() -> None:
+    image = Image.new("L", (24, 16))
+    image.paste(255, (8, 0, 16, 8))
+    vision = CropVision(7, 8, 4, 1, 12)
+    grid = vision.grid(24, 16)
+    assert grid == Grid(2, 3)
+    processor = GotOcr2ImageProcessorPil(size={"height": 8, "width": 8})
+    found = processor(images=[image], return_tensors="pt", **vision.options(grid))["pixel_values"]
+    assert [bool((tile > 0).all()) for tile in found] == [False, True, *[False] * 5]
+
+
+def test_settings_of_internvl(tmp_path: Path) -> None:
+    assert read(tmp_path, INTERN, INTERN_SETTINGS) == CropVision(7, 448, 256, 1, 12)
+    assert read(tmp_path, INTERN, INTERN_SETTINGS, most=1024) == CropVision(7, 448, 256, 1, 3)
+    fewer = read(tmp_path, INTERN, {**INTERN_SETTINGS, "min_patches": 2, "max_patches": 6}, most=511)
+    assert fewer == CropVision(7, 448, 256, 1, 1)
+    assert fewer.grid(9000, 3000) == Grid(1, 1)
+    assert fewer.grid(*fewer.largest) == Grid(1, 1)
+    plain = {**INTERN, "vision_config": {"patch_size": 32}}
+    assert read(tmp_path, plain, {}) == CropVision(7, 384, 36, 1, 12)
+
+
+@pytest.mark.parametrize(
+    ("changes", "settings", "message"),
+    [
+        ({"downsample_ratio": 0.3}, {}, "/config.json: downsample_ratio: 0.3 of 32 patches"),
+        ({"downsample_ratio": 0}, {}, "/config.json: downsample_ratio: 0 of 32 patches"),
+        ({"downsample_ratio": "x"}, {}, "/config.json: downsample_ratio: x of 32 patches"),
+        ({"vision_config": {"patch_size": [14, 7]}}, {}, r"/config.json: patch_size: \[14, 7\] is no whole"),
+        ({}, {"size": {"height": 448, "width": 4}}, r"preprocessor_config.json: size: .* is no whole"),
+        ({}, {"size": {"height": 0, "width": 0}}, r"preprocessor_config.json: size: 0 is no whole"),
+        ({}, {"max_patches": 0}, "preprocessor_config.json: max_patches: 0 is no whole"),
+    ],
+)
+def test_wrong_settings_of_internvl_name_their_file(
+    tmp_path: Path, changes: Any, settings: Any, message: str
+) -> None:
+    with pytest.raises(FileError, match=message):
+        read(tmp_path, {**INTERN, **changes}, {**INTERN_SETTINGS, **settings})
