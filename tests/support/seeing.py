@@ -44,6 +44,7 @@ _PARTLY |= {"num_attention_heads": 2, "head_dim": 16}
 _GLM = _QWEN | {"image_size": 8}
 _GROUPED = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "n_group": 1}
 _GROUPED |= {"topk_group": 1, "first_k_dense_replace": 1, "n_shared_experts": 1}
+_PIXTRAL = _SIGLIP | {"model_type": "pixtral", "head_dim": 8, "image_size": 32}
 _LLAMA = {"model_type": "llama"}
 SEEING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "Qwen2VL": (
@@ -62,37 +63,36 @@ SEEING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         _DELTA | _EXPERTS | {"shared_expert_intermediate_size": 24},
         _SHALLOW,
     ),
-    "Mistral3": (
-        {"model_type": "ministral3", "head_dim": 8},
-        {
-            "model_type": "pixtral",
-            "hidden_size": 16,
-            "intermediate_size": 24,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
-            "head_dim": 8,
-            "patch_size": 2,
-            "image_size": 32,
-        },
-    ),
+    "Mistral3": ({"model_type": "ministral3", "head_dim": 8}, _PIXTRAL),
     "Glm4v": (_PARTLY, _GLM),
     "Glm4vMoe": (_PARTLY | _GROUPED, _GLM),
     "Glm46V": (_PARTLY | {"model_type": "glm4v_text"}, _GLM),
     "Idefics3": (_LLAMA, _SIGLIP),
     "SmolVLM": (_LLAMA, _SIGLIP),
     "InternVL": ({"model_type": "qwen2"}, _SIGLIP),
+    "Llava": (_LLAMA, _SIGLIP | {"model_type": "clip_vision_model"}),
+    "Llava with SigLIP": ({"model_type": "qwen2"}, _SIGLIP | {"model_type": "siglip_vision_model"}),
+    "Llava with Pixtral": ({"model_type": "mistral", "sliding_window": None}, _PIXTRAL | {"patch_size": 4}),
 }
-"""Of each kind of model the configuration of its language model, beside `TEXT`, and of its vision tower."""
+"""Of each kind of model, which the first word names, the configuration of its language model, beside `TEXT`,
+and of its vision tower."""
 
 _AREAS = {"patch_size": 2, "merge_size": 2, "temporal_patch_size": 2}
 _AREAS |= {"size": {"shortest_edge": 4 * 16, "longest_edge": 4 * 16 * 25}}
+_EDGES = {"patch_size": 2, "size": {"longest_edge": 32}}
 _SPLIT = {"size": {"longest_edge": 16}, "max_image_size": {"longest_edge": 8}}
 _PROCESSORS: dict[str, dict[str, Any]] = {
     "Qwen": {"image_processor_type": "Qwen2VLImageProcessor"} | _AREAS,
-    "Mistral3": {
-        "image_processor_type": "PixtralImageProcessor",
-        "patch_size": 2,
-        "size": {"longest_edge": 32},
+    "Mistral3": {"image_processor_type": "PixtralImageProcessor"} | _EDGES,
+    "Llava with SigLIP": {
+        "image_processor_type": "SiglipImageProcessor",
+        "size": {"height": 8, "width": 8},
+    },
+    "Llava with Pixtral": {"image_processor_type": "PixtralImageProcessor"} | _EDGES,
+    "Llava": {
+        "image_processor_type": "CLIPImageProcessor",
+        "size": {"shortest_edge": 8},
+        "crop_size": {"height": 8, "width": 8},
     },
     "Glm4v": {"image_processor_type": "Glm4vImageProcessor"} | _AREAS,
     "Glm46V": {"image_processor_type": "Glm46VImageProcessor"} | _AREAS,
@@ -107,11 +107,16 @@ _PROCESSORS: dict[str, dict[str, Any]] = {
 }
 """preprocessor_config.json, by what the kind of model begins with."""
 
-_CONFIGS: dict[str, dict[str, Any]] = {"Mistral3": {"spatial_merge_size": 2}}
+_CONFIGS: dict[str, dict[str, Any]] = {
+    "Mistral3": {"spatial_merge_size": 2},
+    "Llava with SigLIP": {"vision_feature_select_strategy": "full"},
+    "Llava with Pixtral": {"vision_feature_select_strategy": "full", "vision_feature_layer": -1},
+}
 """Other keys of config.json, by the kind of model."""
 
 _CALLS: dict[str, dict[str, Any]] = {
     "Mistral3": {"patch_size": 4},
+    "Llava with Pixtral": {"patch_size": 4},
     "InternVL": {"crop_to_patches": True},
 }
 """What transformers' processor of the kind of model tells its image processor."""
@@ -130,7 +135,7 @@ class Seeing:
 def seeing(name: str, directory: Path) -> Seeing:
     """A random model of this kind, with a directory of its own."""
     torch.manual_seed(0)
-    kind = getattr(transformers, f"{name}ForConditionalGeneration")
+    kind = getattr(transformers, f"{name.split()[0]}ForConditionalGeneration")
     text, tower = SEEING[name]
     config = kind.config_class(
         text_config=TEXT | text,

@@ -5,6 +5,7 @@ processor. The tokenizer does it, and tells the worker, whose vision tower reads
 (`gpu_worker/models/vision.py`).
 """
 
+from ops.runtime.vision.fixed import FixedVision
 from ops.runtime.vision.frames import FrameVision
 from ops.runtime.vision.read import PROCESSOR_FILES, processor_settings, read_vision
 from ops.runtime.vision.sizes import AreaVision, EdgeVision
@@ -25,6 +26,7 @@ __all__ = [
     "AreaVision",
     "CropVision",
     "EdgeVision",
+    "FixedVision",
     "FrameVision",
     "Grid",
     "ImageError",

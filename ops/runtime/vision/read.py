@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ops.runtime.model_files import read_config, read_json
+from ops.runtime.vision.fixed import CLASS_TOKENS, FixedVision
 from ops.runtime.vision.frames import FrameVision
 from ops.runtime.vision.settings import SeeingModel, Settings
 from ops.runtime.vision.sizes import AreaVision, EdgeVision
@@ -58,15 +59,29 @@ def _area(model: SeeingModel) -> AreaVision:
     return AreaVision(model.placeholder, patch, min(least, most), most)
 
 
-def _edge(model: SeeingModel) -> EdgeVision:
-    placeholder = model.placeholder
-    side = model.tower.whole("patch_size", 16) * model.config.whole("spatial_merge_size", 2)
+def _mistral(model: SeeingModel) -> EdgeVision:
+    return _edge(model, model.config.whole("spatial_merge_size", 2))
+
+
+def _llava(model: SeeingModel) -> Vision | None:
+    match model.tower.values.get("model_type"):
+        case str(kind) if kind in CLASS_TOKENS:
+            return FixedVision.of(model)
+        case "pixtral" if model.config.values.get("vision_feature_select_strategy") == "full":
+            return _edge(model, 1)
+        case _:
+            return None
+
+
+def _edge(model: SeeingModel, merged: int) -> EdgeVision:
+    """`merged`: patches at a side of what becomes one token."""
+    placeholder, side = model.placeholder, model.tower.whole("patch_size", 16) * merged
     size = model.processor.within("size")
     longest = size.whole("longest_edge", None if size.values else 1024)
     return EdgeVision(placeholder, side, min(longest, math.isqrt(model.most) * side))
 
 
-_READERS: Mapping[str, Callable[[SeeingModel], Vision]] = {
+_READERS: Mapping[str, Callable[[SeeingModel], Vision | None]] = {
     **dict.fromkeys(
         (
             *("Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"),
@@ -75,7 +90,8 @@ _READERS: Mapping[str, Callable[[SeeingModel], Vision]] = {
         ),
         _area,
     ),
-    "Mistral3ForConditionalGeneration": _edge,
+    "Mistral3ForConditionalGeneration": _mistral,
+    "LlavaForConditionalGeneration": _llava,
     "Glm4vForConditionalGeneration": FrameVision.of,
     "Glm4vMoeForConditionalGeneration": FrameVision.of,
     "Glm46VForConditionalGeneration": FrameVision.of,

@@ -151,3 +151,20 @@ async def test_crops_of_internvl(tmp_path: Path) -> None:
     text = f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
     assert prompt.tokens == tokenizer.encode(text, add_special_tokens=False).ids
     assert [(each.rows, each.columns, each.tokens) for each in prompt.images] == [(1, 3, 18), (1, 1, 6)]
+
+
+async def test_images_of_llava(tmp_path: Path) -> None:
+    template = (
+        "{% for message in messages %}{{ message['role'].upper() + ': ' }}"
+        "{% for content in message['content'] | selectattr('type', 'equalto', 'image') %}{{ '<image>\n' }}"
+        "{% endfor %}{% for content in message['content'] | selectattr('type', 'equalto', 'text') %}"
+        "{{ content['text'] + ' ' }}{% endfor %}{% endfor %}"
+        "{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"
+    )
+    tower = {"model_type": "clip_vision_model", "patch_size": 14}
+    config = {"architectures": ["LlavaForConditionalGeneration"], "vision_config": tower, "vocab_size": 1000}
+    tokenizer, store = tokenizer_with("<image>"), FakeStore()
+    model = model_with(tokenizer, tmp_path, "<image>", template, config, {"crop_size": 56})
+    prompt = await tokens_of(model, template, ask(message("What?", (5, store.add(png(9, 300))))), store)
+    text = f"USER: {'<image>' * 16}\nWhat? ASSISTANT:"
+    assert prompt.tokens == tokenizer.encode(text, add_special_tokens=False).ids

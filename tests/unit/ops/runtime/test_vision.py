@@ -18,6 +18,7 @@ from ops.runtime.vision import (
     LOW_DETAIL,
     AreaVision,
     EdgeVision,
+    FixedVision,
     FrameVision,
     Grid,
     ImageError,
@@ -31,6 +32,13 @@ QWEN: dict[str, Any] = {
     "vision_config": {"patch_size": 16},
 }
 GLM: dict[str, Any] = {**QWEN, "architectures": ["Glm4vForConditionalGeneration"]}
+LLAVA: dict[str, Any] = {
+    "architectures": ["LlavaForConditionalGeneration"],
+    "image_token_index": 10,
+    "vision_config": {"model_type": "clip_vision_model", "patch_size": 14},
+}
+SIGLIP = {**LLAVA, "vision_config": {"model_type": "siglip_vision_model", "patch_size": 14}}
+WITH_PIXTRAL = {**LLAVA, "vision_config": {"model_type": "pixtral", "patch_size": 16}}
 PIXTRAL: dict[str, Any] = {
     "architectures": ["Mistral3ForConditionalGeneration"],
     "image_token_index": 10,
@@ -97,7 +105,7 @@ def test_areas_of_frames_are_those_of_transformers(
     assert len(vision.run(grid)) == processor.get_number_of_image_patches(height, width) // 4
     low = vision.grid(width, height, low_detail=True)
     smallest = least / (frames * 28**2)  # of which more than a token may be a part
-    assert low.rows * low.columns <= max((LOW_DETAIL // 28) ** 2, low.rows, low.columns, 2 * smallest)
+    assert low.rows * low.columns <= max((LOW_DETAIL / 28) ** 2, low.rows, low.columns, 2 * smallest)
 
 
 def test_settings_of_glm(tmp_path: Path) -> None:
@@ -258,3 +266,48 @@ def test_a_wrong_config_is_named(tmp_path: Path, key: str, value: Any) -> None:
     wrong = next(iter(value)) if isinstance(value, dict) else key
     with pytest.raises(FileError, match=rf"/config\.json: {wrong}: .* is no whole number"):
         read_vision(written(tmp_path, {**PIXTRAL, key: value}, {}), 4096)
+
+
+@pytest.mark.parametrize(
+    ("config", "settings", "side", "tokens"),
+    [
+        (LLAVA, {"size": {"shortest_edge": 336}, "crop_size": {"height": 336, "width": 336}}, 336, 576),
+        (LLAVA, {"size": 224, "crop_size": 336}, 336, 576),
+        (LLAVA, {"do_center_crop": False, "size": {"height": 28, "width": 28}, "crop_size": 336}, 28, 4),
+        ({**LLAVA, "vision_feature_select_strategy": "full"}, {"crop_size": 336}, 336, 577),
+        (SIGLIP, {"size": {"height": 384, "width": 384}}, 384, 27 * 27 - 1),
+        (
+            {**SIGLIP, "vision_feature_select_strategy": "full"},
+            {"size": {"height": 384, "width": 384}},
+            384,
+            729,
+        ),
+    ],
+)
+def test_images_of_llava_have_one_size(
+    tmp_path: Path, config: Any, settings: Any, side: int, tokens: int
+) -> None:
+    vision = read_vision(written(tmp_path, config, settings), 4096)
+    assert vision == FixedVision(10, side, tokens)
+    for low in (False, True):
+        grid = vision.grid(300, 7, low_detail=low)
+        assert vision.run(grid) == [10] * tokens
+        assert vision.size(grid) is None
+
+
+def test_wrong_settings_of_llava_name_their_file(tmp_path: Path) -> None:
+    for settings, most, message in (
+        ({"crop_size": 336}, 575, "an image has 576 tokens at least, and QUIRE_IMAGE_TOKENS is 575"),
+        ({"crop_size": 13}, 4096, "an image of 13 pixels a side has no tokens"),
+        ({"size": {"shortest_edge": 336}}, 4096, "size: .* is no whole number"),
+    ):
+        with pytest.raises(FileError, match=rf"preprocessor_config\.json: {message}"):
+            read_vision(written(tmp_path, LLAVA, settings), most)
+
+
+def test_llava_with_other_towers(tmp_path: Path) -> None:
+    full = {**WITH_PIXTRAL, "vision_feature_select_strategy": "full"}
+    assert read_vision(written(tmp_path, full, {}), 4096) == EdgeVision(10, 16, 1024)
+    assert read_vision(written(tmp_path, WITH_PIXTRAL, {}), 4096) is None
+    other = {**LLAVA, "vision_config": {"model_type": "dinov2"}}
+    assert read_vision(written(tmp_path, other, {}), 4096) is None
