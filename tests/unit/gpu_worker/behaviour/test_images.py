@@ -15,6 +15,7 @@ from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.memory.cache import make_caches
 from gpu_worker.models.decoder import Decoder
 from gpu_worker.models.registry import Beside, load_model
+from gpu_worker.models.vision import load_tower
 from gpu_worker.step.images import slot_images
 from gpu_worker.step.predicted import PredictedTokens
 from gpu_worker.step.runner import Runner
@@ -53,9 +54,9 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return seeing(request.param, tmp_path_factory.mktemp("seeing"))
 
 
-@pytest.fixture(scope="module", params=["Qwen3VL", "Qwen3_5", "Mistral3"])
+@pytest.fixture(scope="module", params=["Qwen3VL", "Qwen3_5", "Mistral3", "SmolVLM"])
 def one(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Seeing:
-    """Of each way to read images one: with further layers, with states, with ends of rows."""
+    """Of each way to read images one: with further layers, with states, with ends of rows, in tiles."""
     return seeing(request.param, tmp_path_factory.mktemp("seeing"))
 
 
@@ -90,6 +91,18 @@ def check_mixed(made: Seeing, runner: Any) -> None:
 @pytest.mark.parametrize("name", ["torch", BEST])
 def test_every_family(made: Seeing, name: str) -> None:
     check_mixed(made, make_runner(made.directory, back_end(name), **SIZES))
+
+
+def test_the_largest_image_is_rehearsed(made: Seeing, monkeypatch: pytest.MonkeyPatch) -> None:
+    tower = load_tower(made.directory, 1024, None, CPU, FLOAT)
+    assert tower is not None
+    seen, see = list[int](), tower.see
+    monkeypatch.setattr(tower, "see", lambda prepared: seen.append(len(see(prepared).vectors)))
+    tower.rehearse()
+    largest = made.vision.run(made.vision.grid(*made.vision.largest)).count(PLACEHOLDER)
+    assert seen == [largest]
+    for width, height in ((300, 300), (300, 40), (40, 300), (400, 300), (300, 400)):
+        assert made.vision.run(made.vision.grid(width, height)).count(PLACEHOLDER) <= largest
 
 
 WHOLE = {"SmolVLM": {"do_image_splitting": False}, "InternVL": {"crop_to_patches": False}}
