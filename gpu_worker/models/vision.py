@@ -5,6 +5,7 @@ An image is prepared where it does not delay steps: opened, resized, cut into pa
 the first step that computes one of its tokens.
 """
 
+import inspect
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -61,6 +62,7 @@ class Tower:
         self.axes = axes
         """Of what is seen in a grid: see `rope.GridLines`."""
         self._model, self._processor = model.eval().to(device), processor
+        self._takes = inspect.signature(model.get_image_features).parameters.keys()
         self._device, self._dtype = device, dtype
 
     def rehearse(self) -> None:
@@ -87,8 +89,7 @@ class Tower:
     def _prepared(self, image: Image.Image, grid: Grid) -> Prepared:
         """`image` has the size of its grid, unless the image processor brings it there."""
         found = self._processor(images=[image], return_tensors="pt", **self.vision.options(grid))
-        taken = self._processor.model_input_names  # there may be numbers beside them
-        return {name: each for name, each in found.items() if name in taken and isinstance(each, Tensor)}
+        return {name: found[name] for name in found.keys() & self._takes}
 
     @torch.inference_mode()
     def see(self, prepared: Prepared) -> Sight:

@@ -71,6 +71,7 @@ SEEING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "SmolVLM": (_LLAMA, _SIGLIP),
     "InternVL": ({"model_type": "qwen2"}, _SIGLIP),
     "Llava": (_LLAMA, _SIGLIP | {"model_type": "clip_vision_model"}),
+    "LlavaNext": ({"model_type": "mistral"}, _SIGLIP | {"model_type": "clip_vision_model"}),
     "Llava with SigLIP": ({"model_type": "qwen2"}, _SIGLIP | {"model_type": "siglip_vision_model"}),
     "Llava with Pixtral": ({"model_type": "mistral", "sliding_window": None}, _PIXTRAL | {"patch_size": 4}),
 }
@@ -80,6 +81,7 @@ and of its vision tower."""
 _AREAS = {"patch_size": 2, "merge_size": 2, "temporal_patch_size": 2}
 _AREAS |= {"size": {"shortest_edge": 4 * 16, "longest_edge": 4 * 16 * 25}}
 _EDGES = {"patch_size": 2, "size": {"longest_edge": 32}}
+_SIZES = [[8, 16], [16, 8]]
 _SPLIT = {"size": {"longest_edge": 16}, "max_image_size": {"longest_edge": 8}}
 _PROCESSORS: dict[str, dict[str, Any]] = {
     "Qwen": {"image_processor_type": "Qwen2VLImageProcessor"} | _AREAS,
@@ -89,6 +91,12 @@ _PROCESSORS: dict[str, dict[str, Any]] = {
         "size": {"height": 8, "width": 8},
     },
     "Llava with Pixtral": {"image_processor_type": "PixtralImageProcessor"} | _EDGES,
+    "LlavaNext": {
+        "image_processor_type": "LlavaNextImageProcessor",
+        "size": {"shortest_edge": 8},
+        "crop_size": {"height": 8, "width": 8},
+        "image_grid_pinpoints": _SIZES,
+    },
     "Llava": {
         "image_processor_type": "CLIPImageProcessor",
         "size": {"shortest_edge": 8},
@@ -109,6 +117,7 @@ _PROCESSORS: dict[str, dict[str, Any]] = {
 
 _CONFIGS: dict[str, dict[str, Any]] = {
     "Mistral3": {"spatial_merge_size": 2},
+    "LlavaNext": {"image_grid_pinpoints": _SIZES},
     "Llava with SigLIP": {"vision_feature_select_strategy": "full"},
     "Llava with Pixtral": {"vision_feature_select_strategy": "full", "vision_feature_layer": -1},
 }

@@ -5,6 +5,7 @@ processor. The tokenizer does it, and tells the worker, whose vision tower reads
 (`gpu_worker/models/vision.py`).
 """
 
+from ops.runtime.vision.anyres import AnyResVision
 from ops.runtime.vision.fixed import FixedVision
 from ops.runtime.vision.frames import FrameVision
 from ops.runtime.vision.read import PROCESSOR_FILES, processor_settings, read_vision
@@ -23,6 +24,7 @@ __all__ = [
     "LOW_DETAIL",
     "PROCESSOR_FILES",
     "TEXT_ALONE",
+    "AnyResVision",
     "AreaVision",
     "CropVision",
     "EdgeVision",

@@ -11,6 +11,11 @@ CLASS_TOKENS = {"clip_vision_model": 1, "siglip_vision_model": 0}
 """How many tokens a tower has beside those of patches, by its `model_type`."""
 
 
+def drops_first(model: SeeingModel) -> int:
+    """1 if the first token of a tower is left out, which is the class token in those that have one."""
+    return int(model.config.values.get("vision_feature_select_strategy", "default") == "default")
+
+
 @dataclass(frozen=True, slots=True)
 class FixedVision:
     """Each image has as many tokens as any other: LLaVA 1.5."""
@@ -27,13 +32,12 @@ class FixedVision:
 
     @classmethod
     def of(cls, model: SeeingModel) -> Self:
-        """Raises `FileError`."""
+        """Raises `FileError`, and `TooManyTokens`."""
         settings, tower = model.processor, model.tower
         cropped = settings.flag("do_center_crop", "crop_size" in settings.values)
         side = settings.side("crop_size" if cropped else "size", 224)
         tokens = (side // tower.side("patch_size", 32)) ** 2 + CLASS_TOKENS[tower.values["model_type"]]
-        if model.config.values.get("vision_feature_select_strategy", "default") == "default":
-            tokens -= 1  # the first one
+        tokens -= drops_first(model)
         if tokens < 1:
             raise settings.wrong(f"an image of {side} pixels a side has no tokens")
         model.images_of(tokens)

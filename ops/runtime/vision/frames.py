@@ -18,7 +18,7 @@ class FrameVision(AreaVision):
 
     @classmethod
     def of(cls, model: SeeingModel) -> Self:
-        """Raises `FileError`."""
+        """Raises `FileError`, and `TooManyTokens`."""
         settings, size = model.processor, model.processor.within("size")
         patch = settings.whole("patch_size", 14) * settings.whole("merge_size", 2)
         frames = settings.whole("temporal_patch_size", 2)

@@ -1,17 +1,21 @@
 """How the model of a directory reads images: by its config.json and the settings of its image processor."""
 
+import logging
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ops.runtime.model_files import read_config, read_json
-from ops.runtime.vision.fixed import CLASS_TOKENS, FixedVision
+from ops.runtime.vision.anyres import AnyResVision
+from ops.runtime.vision.fixed import CLASS_TOKENS, FixedVision, drops_first
 from ops.runtime.vision.frames import FrameVision
-from ops.runtime.vision.settings import SeeingModel, Settings
+from ops.runtime.vision.settings import SeeingModel, Settings, TooManyTokens
 from ops.runtime.vision.sizes import AreaVision, EdgeVision
 from ops.runtime.vision.tiles import CropVision, SplitVision
 from ops.runtime.vision.vision import Vision
+
+log = logging.getLogger(__name__)
 
 PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
 """Files that may have the settings of an image processor, the one that counts first."""
@@ -31,7 +35,11 @@ def read_vision(directory: Path, most: int) -> Vision | None:
             return None
     if (found := _settings_in(directory)) is None:
         return None
-    return _READERS[name](SeeingModel(Settings(path, config), Settings(*found), most))
+    try:
+        return _READERS[name](SeeingModel(Settings(path, config), Settings(*found), most))
+    except TooManyTokens as error:
+        log.warning("%s: %s: text alone is served", directory, error)
+        return None
 
 
 def processor_settings(directory: Path) -> Mapping[str, Any] | None:
@@ -67,8 +75,17 @@ def _llava(model: SeeingModel) -> Vision | None:
     match model.tower.values.get("model_type"):
         case str(kind) if kind in CLASS_TOKENS:
             return FixedVision.of(model)
-        case "pixtral" if model.config.values.get("vision_feature_select_strategy") == "full":
+        case "pixtral" if drops_first(model) == 0:
             return _edge(model, 1)
+        case _:
+            return None
+
+
+def _llava_next(model: SeeingModel) -> AnyResVision | None:
+    """Only with a token for each patch: others cannot be put together to rows."""
+    match model.tower.values.get("model_type"):
+        case str(kind) if kind in CLASS_TOKENS and CLASS_TOKENS[kind] == drops_first(model):
+            return AnyResVision.of(model)
         case _:
             return None
 
@@ -92,6 +109,7 @@ _READERS: Mapping[str, Callable[[SeeingModel], Vision | None]] = {
     ),
     "Mistral3ForConditionalGeneration": _mistral,
     "LlavaForConditionalGeneration": _llava,
+    "LlavaNextForConditionalGeneration": _llava_next,
     "Glm4vForConditionalGeneration": FrameVision.of,
     "Glm4vMoeForConditionalGeneration": FrameVision.of,
     "Glm46VForConditionalGeneration": FrameVision.of,

@@ -8,6 +8,10 @@ from typing import Any
 from ops.runtime.model_files import MOST_SIZE, FileError
 
 
+class TooManyTokens(Exception):
+    """An image has more tokens than it may have, and cannot have fewer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """An object in a file of settings."""
@@ -73,9 +77,8 @@ class SeeingModel:
         return self.config.whole(key, least=0)
 
     def images_of(self, tokens: int) -> int:
-        """How many images, or tiles of one, of this many tokens may be seen. Raises `FileError` if it is
+        """How many images, or tiles of one, of this many tokens may be seen. Raises `TooManyTokens` if it is
         none."""
         if tokens > self.most:
-            what = f"an image has {tokens} tokens at least, and QUIRE_IMAGE_TOKENS is {self.most}"
-            raise self.processor.wrong(what)
+            raise TooManyTokens(f"an image may have {tokens} tokens, and QUIRE_IMAGE_TOKENS is {self.most}")
         return self.most // tokens

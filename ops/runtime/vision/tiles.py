@@ -49,7 +49,7 @@ class SplitVision:
 
     @classmethod
     def of(cls, model: SeeingModel) -> Self:
-        """Raises `FileError`."""
+        """Raises `FileError`, and `TooManyTokens`."""
         settings = model.processor
         tile = settings.within("max_image_size").whole("longest_edge", 364)
         longest = min(settings.within("size").whole("longest_edge", 4 * 364), LONGEST)
@@ -168,7 +168,7 @@ class CropVision:
 
     @classmethod
     def of(cls, model: SeeingModel) -> Self:
-        """Raises `FileError`."""
+        """Raises `FileError`, and `TooManyTokens`."""
         settings, config = model.processor, model.config
         tile = settings.side("size", 384)
         patches, ratio = (

@@ -1,7 +1,9 @@
 """Images that are cut into tiles, as the processors of transformers cut them."""
 
 import json
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,11 +11,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
+from transformers.models.llava_next.processing_llava_next import LlavaNextProcessor
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
 
 from ops.runtime.model_files import FileError
-from ops.runtime.vision import CropVision, Grid, SplitVision, Vision, read_vision
+from ops.runtime.vision import AnyResVision, CropVision, Grid, ImageError, SplitVision, Vision, read_vision
 
 SMOL: dict[str, Any] = {
     "architectures": ["SmolVLMForConditionalGeneration"],
@@ -29,6 +32,12 @@ INTERN: dict[str, Any] = {
     "vision_config": {"patch_size": [14, 14]},
 }
 INTERN_SETTINGS: dict[str, Any] = {"size": {"height": 448, "width": 448}, "crop_to_patches": False}
+LLAVA: dict[str, Any] = {
+    "architectures": ["LlavaForConditionalGeneration"],
+    "image_token_index": 7,
+    "vision_config": {"model_type": "clip_vision_model", "patch_size": 14, "image_size": 336},
+}
+LLAVA_NEXT = {**LLAVA, "architectures": ["LlavaNextForConditionalGeneration"]}
 sides = st.integers(1, 500)
 
 
@@ -110,18 +119,37 @@ def test_settings_of_idefics3(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "most", "message"),
+    ("settings", "message"),
     [
-        ({"max_image_size": {"longest_edge": 513}}, 4096, "max_image_size: tiles of 513 pixels"),
-        ({"max_image_size": {"longest_edge": 500}}, 4096, ".* no whole number of tokens"),
-        ({"do_image_splitting": "no"}, 4096, "do_image_splitting: no is neither true nor false"),
-        ({"size": {"longest_edge": 0}}, 4096, "longest_edge: 0 is no whole number"),
-        ({}, 63, "an image has 64 tokens at least, and QUIRE_IMAGE_TOKENS is 63"),
+        ({"max_image_size": {"longest_edge": 513}}, "max_image_size: tiles of 513 pixels"),
+        ({"max_image_size": {"longest_edge": 500}}, ".* no whole number of tokens"),
+        ({"do_image_splitting": "no"}, "do_image_splitting: no is neither true nor false"),
+        ({"size": {"longest_edge": 0}}, "longest_edge: 0 is no whole number"),
     ],
 )
-def test_wrong_settings_name_their_file(tmp_path: Path, settings: Any, most: int, message: str) -> None:
+def test_wrong_settings_name_their_file(tmp_path: Path, settings: Any, message: str) -> None:
     with pytest.raises(FileError, match=rf"preprocessor_config\.json: {message}"):
-        read(tmp_path, SMOL, {**SMOL_SETTINGS, **settings}, most)
+        read(tmp_path, SMOL, {**SMOL_SETTINGS, **settings})
+
+
+@pytest.mark.parametrize(
+    ("config", "settings", "tokens"),
+    [
+        (SMOL, SMOL_SETTINGS, 64),
+        (INTERN, INTERN_SETTINGS, 256),
+        (LLAVA_NEXT, {}, 2928),
+        (LLAVA, {"crop_size": 336}, 576),
+    ],
+)
+def test_text_alone_is_served_where_an_image_has_too_many_tokens(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, config: Any, settings: Any, tokens: int
+) -> None:
+    assert read(tmp_path, config, settings, most=tokens) is not None
+    assert not caplog.messages
+    assert read(tmp_path, config, settings, most=tokens - 1) is None
+    (message,) = caplog.messages
+    what = f"an image may have {tokens} tokens, and QUIRE_IMAGE_TOKENS is {tokens - 1}: text alone is served"
+    assert what in message
 
 
 @given(width=sides, height=sides, least=st.integers(1, 3), most=st.integers(3, 12), low=st.booleans())
@@ -185,3 +213,66 @@ def test_wrong_settings_of_internvl_name_their_file(
 ) -> None:
     with pytest.raises(FileError, match=message):
         read(tmp_path, {**INTERN, **changes}, {**INTERN_SETTINGS, **settings})
+
+
+def tokens_of(width: int, height: int, vision: AnyResVision) -> int:
+    """Of transformers, with the class token."""
+    processor = SimpleNamespace(
+        image_processor=SimpleNamespace(image_grid_pinpoints=[list(size) for size in vision.sizes]),
+        patch_size=vision.patch,
+        num_additional_image_tokens=1,
+    )
+    processor._get_unpadded_features = partial(LlavaNextProcessor._get_unpadded_features, processor)
+    tile = vision.tile
+    found: int = LlavaNextProcessor._get_number_of_features(processor, height, width, tile, tile)
+    return found
+
+
+@given(
+    width=st.integers(1, 3000),
+    height=st.integers(1, 3000),
+    sizes=st.sampled_from(
+        [
+            ((336, 672), (672, 336), (672, 672), (1008, 336), (336, 1008)),
+            ((336, 336),),
+            ((1008, 1008), (336, 672)),
+        ]
+    ),
+)
+@example(width=3000, height=30, sizes=((336, 672), (672, 336), (672, 672), (1008, 336), (336, 1008)))
+@example(width=640, height=480, sizes=((336, 672), (672, 336), (672, 672), (1008, 336), (336, 1008)))
+def test_tokens_of_the_best_size_are_those_of_transformers(
+    width: int, height: int, sizes: tuple[tuple[int, int], ...]
+) -> None:
+    vision = AnyResVision(7, 14, 336, sizes)
+    try:
+        grid = vision.grid(width, height)
+    except ImageError:
+        assert max(width, height) > 20 * min(width, height)
+        return
+    run = vision.run(grid)
+    assert run == [7] * (tokens_of(width, height, vision) - 1)
+    assert grid.rows * grid.columns <= len(run)
+    assert len(run) <= len(vision.run(vision.grid(*vision.largest)))
+
+
+def test_an_image_of_which_no_row_is_left_is_refused() -> None:
+    for width, height in ((3000, 3), (3, 3000)):
+        with pytest.raises(ImageError, match=f"{width} by {height} pixels: one side is much longer"):
+            AnyResVision(7, 14, 336, ((336, 672), (672, 336))).grid(width, height)
+
+
+def test_settings_of_llava_next(tmp_path: Path) -> None:
+    usual = ((336, 672), (672, 336), (672, 672), (1008, 336), (336, 1008))
+    assert read(tmp_path, LLAVA_NEXT, {}) == AnyResVision(7, 14, 336, usual)
+    one = read(tmp_path, {**LLAVA_NEXT, "image_grid_pinpoints": [[336, 672]]}, {})
+    assert one == AnyResVision(7, 14, 336, ((336, 672),))
+    assert one.options(Grid(1, 1)) == {"image_grid_pinpoints": [[336, 672]]}
+    assert read(tmp_path, {**LLAVA_NEXT, "vision_feature_select_strategy": "full"}, {}) is None
+    for wrong, message in (
+        ([[336]], r"\[336\] is no height"),
+        (3, "3 is no"),
+        ([[340, 672]], "not all are whole"),
+    ):
+        with pytest.raises(FileError, match=rf"/config\.json: image_grid_pinpoints: {message}"):
+            read(tmp_path, {**LLAVA_NEXT, "image_grid_pinpoints": wrong}, {})
