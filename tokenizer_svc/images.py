@@ -40,7 +40,7 @@ class ImageTokens:
     placeholder: str
     """Text of the token that the chat template writes for an image."""
     ids: Mapping[str, int]
-    """Ids of the special tokens in runs, by their text."""
+    """Ids of the other tokens in runs, by their text."""
 
     @classmethod
     def load(cls, directory: Path, tokenizer: tokenizers.Tokenizer, most: int) -> "ImageTokens | None":
@@ -55,11 +55,11 @@ class ImageTokens:
         if vision is None:
             return None
         placeholder: str | None = tokenizer.id_to_token(vision.written)
-        names = {part for part in vision.run(Grid(2, 1)) if isinstance(part, str)}
-        found = {name: tokenizer.token_to_id(name) for name in sorted(names)}
-        ids = {name: token for name, token in found.items() if token is not None}
+        found = {text: _token_of(text, tokenizer) for text in vision.texts}
+        ids = {text: token for text, token in found.items() if token is not None}
         if placeholder is None or len(ids) < len(found):
-            what = f"token {vision.written}" if placeholder is None else min(found.keys() - ids.keys())
+            lacking = min(found.keys() - ids.keys(), default="")
+            what = f"token {vision.written}" if placeholder is None else repr(lacking)[1:-1]
             raise ModelDirectoryError(
                 f"{directory}: the tokenizer has no {what}, which stands for images ({TEXT_ALONE})"
             )
@@ -73,6 +73,14 @@ class ImageTokens:
     def run(self, grid: Grid) -> list[int]:
         """The tokens that stand for an image."""
         return [self.ids[part] if isinstance(part, str) else part for part in self.vision.run(grid)]
+
+
+def _token_of(text: str, tokenizer: tokenizers.Tokenizer) -> int | None:
+    """Id of a text that is one token; None if it is not."""
+    if (token := tokenizer.token_to_id(text)) is not None:
+        return int(token)
+    tokens = tokenizer.encode(text, add_special_tokens=False).ids
+    return tokens[0] if len(tokens) == 1 else None
 
 
 class ImageSizes:

@@ -5,6 +5,7 @@ An image is prepared where it does not delay steps: opened, resized, cut into pa
 the first step that computes one of its tokens.
 """
 
+import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,12 +29,14 @@ _SECTIONS = {
     **dict.fromkeys(("Qwen2VL", "Qwen2_5_VL"), (16, 24, 24)),
     **dict.fromkeys(("Qwen3VL", "Qwen3VLMoe"), (24, 20, 20)),
     **dict.fromkeys(("Qwen3_5", "Qwen3_5Moe"), (11, 11, 10)),
+    **dict.fromkeys(("Glm4v", "Glm4vMoe", "Glm46V"), (8, 12, 12)),
 }
 """Pairs that are rotated by place, row and column, where config.json does not say."""
 
 _MOST_PAIRS = 1024
-_LARGE = 2**14
-"""Pixels of a side of an image that every model reduces."""
+
+_LANGUAGE_MODELS = ("language_model", "text_model")
+"""Names of the part of a model that is its language model."""
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +63,7 @@ class Tower:
         self.between_parts: Callable[[], None] = _go_on
         """Is called before each part of the tower computes."""
         self._model, self._processor = model.eval().to(device), processor
+        self._takes = inspect.signature(model.get_image_features).parameters.keys()
         self._device, self._dtype = device, dtype
         for part in _parts(model):
             part.register_forward_pre_hook(lambda *_: self.between_parts())
@@ -67,12 +71,13 @@ class Tower:
     @property
     def most_tokens(self) -> int:
         """Tokens of the run of the largest image."""
-        return len(self.vision.run(self.vision.grid(_LARGE, _LARGE)))
+        return len(self.vision.run(self.vision.grid(*self.vision.largest)))
 
     def rehearse(self) -> None:
         """See an image as large as images may be, for the memory that this takes."""
-        size = self.vision.size(self.vision.grid(_LARGE, _LARGE)) or (_LARGE, _LARGE)
-        self.see(self._prepared(Image.new("RGB", size)))
+        largest = self.vision.largest
+        grid = self.vision.grid(*largest)
+        self.see(self._prepared(Image.new("RGB", self.vision.size(grid) or largest), grid))
 
     def prepare(self, data: bytes, grid: Grid) -> Prepared:
         """From an image's file to what the tower takes, on the host. Raises `ImageError`."""
@@ -80,17 +85,16 @@ class Tower:
             image = opened(data)
             if (size := self.vision.size(grid)) is not None:
                 image = image.resize(size, self._processor.resample)
-            return self._prepared(image)
+            return self._prepared(image, grid)
         except ImageError:
             raise
         except Exception as error:  # whatever libraries raise over it, it is this image's alone
             raise ImageError(f"an image cannot be prepared: {line_of(error)}") from error
 
-    def _prepared(self, image: Image.Image) -> Prepared:
-        """`image` has the size of a grid, unless the image processor brings it there."""
-        own = {"do_resize": False} if self.vision.size(Grid(1, 1)) else {}
-        found = self._processor(images=[image], return_tensors="pt", **own)
-        return {name: each for name, each in found.items() if isinstance(each, Tensor)}
+    def _prepared(self, image: Image.Image, grid: Grid) -> Prepared:
+        """`image` has the size of its grid, unless the image processor brings it there."""
+        found = self._processor(images=[image], return_tensors="pt", **self.vision.options(grid))
+        return {name: found[name] for name in found.keys() & self._takes}
 
     @torch.inference_mode()
     def see(self, prepared: Prepared) -> Sight:
@@ -98,7 +102,8 @@ class Tower:
         given = {name: each.to(self._device) for name, each in prepared.items()}
         given["pixel_values"] = given["pixel_values"].to(self._dtype)
         found = self._model.get_image_features(**given)
-        (vectors,) = found.pooler_output
+        # One tensor for each image, or for each of its tiles, or all in one.
+        vectors = torch.cat([each.flatten(0, -2) for each in found.pooler_output])
         deeper = getattr(found, "deepstack_features", None) or ()
         return Sight(vectors, tuple(each for (each,) in deeper))
 
@@ -212,10 +217,12 @@ def _loaded(kind: Any, config: Any, checkpoint: Checkpoint, dtype: torch.dtype) 
         raise ModelError(f"tensor {missing[0]} is missing from the checkpoint")
     if unknown := sorted(report["unexpected_keys"]):
         raise ModelError(f"config.json does not account for tensor {unknown[0]}")
-    model.model.language_model = None
+    for name in _LANGUAGE_MODELS:
+        if hasattr(model.model, name):
+            setattr(model.model, name, None)
     return model.model
 
 
 def _is_text(name: str) -> bool:
     """Whether a tensor is of the language model."""
-    return "language_model." in name or name.startswith("lm_head.")
+    return name.startswith(("lm_head.", *(f"model.{each}." for each in _LANGUAGE_MODELS)))

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from ops.runtime.image_files import measured
 from ops.runtime.settings import SHIPPED_MODEL
-from ops.runtime.vision import EdgeVision, Grid, SquareVision, Vision, read_vision
+from ops.runtime.vision import Grid, Vision, read_vision
 from proto.images_pb2 import PromptImage
 
-PLACEHOLDER, ROW_END, END, BEGIN = 90, 91, 92, 93
+PLACEHOLDER, BEGIN, END = 90, 93, 92
 TEXT: dict[str, Any] = {
     "vocab_size": 97,
     "hidden_size": 32,
@@ -39,6 +39,15 @@ _DELTA = {"head_dim": 8, "linear_key_head_dim": 8, "linear_value_head_dim": 8, "
 _DELTA |= {"linear_num_value_heads": 4, "layer_types": ["linear_attention", "full_attention"] * 2}
 _DELTA |= {"num_hidden_layers": 4, "rope_parameters": _TURNED | {"partial_rotary_factor": 1.0}}
 _SHALLOW = _DEEP | {"deepstack_visual_indexes": []}
+_SIGLIP = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+_SIGLIP |= {"patch_size": 2, "image_size": 8}
+_PARTLY = {"rope_parameters": _TURNED | {"partial_rotary_factor": 0.5}, "num_key_value_heads": 1}
+_PARTLY |= {"num_attention_heads": 2, "head_dim": 16}
+_GLM = _QWEN | {"image_size": 8}
+_GROUPED = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "n_group": 1}
+_GROUPED |= {"topk_group": 1, "first_k_dense_replace": 1, "n_shared_experts": 1}
+_PIXTRAL = _SIGLIP | {"model_type": "pixtral", "head_dim": 8, "image_size": 32}
+_LLAMA = {"model_type": "llama"}
 _WINDOWS = {"head_dim": 8, "sliding_window": 9, "query_pre_attn_scalar": 8}
 _WINDOWS |= {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
 _LAYERED = {"head_dim": 8, "global_head_dim": 16, "sliding_window": 9, "num_kv_shared_layers": 1}
@@ -67,30 +76,18 @@ SEEING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         _DELTA | _EXPERTS | {"shared_expert_intermediate_size": 24},
         _SHALLOW,
     ),
-    "Mistral3": (
-        {"model_type": "ministral3", "head_dim": 8},
-        {
-            "model_type": "pixtral",
-            "hidden_size": 16,
-            "intermediate_size": 24,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
-            "head_dim": 8,
-            "patch_size": 2,
-            "image_size": 32,
-        },
-    ),
-    "Gemma3": (
-        _WINDOWS,
-        {
-            "hidden_size": 16,
-            "intermediate_size": 24,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
-            "patch_size": 2,
-            "image_size": 16,
-        },
-    ),
+    "Mistral3": ({"model_type": "ministral3", "head_dim": 8}, _PIXTRAL),
+    "Glm4v": (_PARTLY, _GLM),
+    "Glm4vMoe": (_PARTLY | _GROUPED, _GLM),
+    "Glm46V": (_PARTLY | {"model_type": "glm4v_text"}, _GLM),
+    "Idefics3": (_LLAMA, _SIGLIP),
+    "SmolVLM": (_LLAMA, _SIGLIP),
+    "InternVL": ({"model_type": "qwen2"}, _SIGLIP),
+    "Llava": (_LLAMA, _SIGLIP | {"model_type": "clip_vision_model"}),
+    "LlavaNext": ({"model_type": "mistral"}, _SIGLIP | {"model_type": "clip_vision_model"}),
+    "Llava with SigLIP": ({"model_type": "qwen2"}, _SIGLIP | {"model_type": "siglip_vision_model"}),
+    "Llava with Pixtral": ({"model_type": "mistral", "sliding_window": None}, _PIXTRAL | {"patch_size": 4}),
+    "Gemma3": (_WINDOWS, _SIGLIP | {"image_size": 16}),
     "Gemma4": (_LAYERED, _POOLED),
     "Gemma4 that sees together": (
         _LAYERED
@@ -99,13 +96,73 @@ SEEING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         _POOLED,
     ),
 }
-"""Of each kind of model the configuration of its language model, beside `TEXT`, and of its vision tower."""
-WHOLE: dict[str, dict[str, Any]] = {
-    "Mistral3": {"spatial_merge_size": 2},
-    "Gemma3": {"mm_tokens_per_image": 16, "boi_token_index": BEGIN, "eoi_token_index": END},
-    "Gemma4": {"boi_token_id": BEGIN, "eoi_token_id": END, "audio_config": None},
+"""Of each kind of model, which the first word names, the configuration of its language model, beside `TEXT`,
+and of its vision tower."""
+
+_AREAS = {"patch_size": 2, "merge_size": 2, "temporal_patch_size": 2}
+_AREAS |= {"size": {"shortest_edge": 4 * 16, "longest_edge": 4 * 16 * 25}}
+_EDGES = {"patch_size": 2, "size": {"longest_edge": 32}}
+_SIZES = [[8, 16], [16, 8]]
+_SPLIT = {"size": {"longest_edge": 16}, "max_image_size": {"longest_edge": 8}}
+_PROCESSORS: dict[str, dict[str, Any]] = {
+    "Qwen": {"image_processor_type": "Qwen2VLImageProcessor"} | _AREAS,
+    "Mistral3": {"image_processor_type": "PixtralImageProcessor"} | _EDGES,
+    "Llava with SigLIP": {
+        "image_processor_type": "SiglipImageProcessor",
+        "size": {"height": 8, "width": 8},
+    },
+    "Llava with Pixtral": {"image_processor_type": "PixtralImageProcessor"} | _EDGES,
+    "LlavaNext": {
+        "image_processor_type": "LlavaNextImageProcessor",
+        "size": {"shortest_edge": 8},
+        "crop_size": {"height": 8, "width": 8},
+        "image_grid_pinpoints": _SIZES,
+    },
+    "Llava": {
+        "image_processor_type": "CLIPImageProcessor",
+        "size": {"shortest_edge": 8},
+        "crop_size": {"height": 8, "width": 8},
+    },
+    "Glm4v": {"image_processor_type": "Glm4vImageProcessor"} | _AREAS,
+    "Glm46V": {"image_processor_type": "Glm46VImageProcessor"} | _AREAS,
+    "Idefics3": {"image_processor_type": "Idefics3ImageProcessor"} | _SPLIT,
+    "InternVL": {
+        "image_processor_type": "GotOcr2ImageProcessor",
+        "size": {"height": 8, "width": 8},
+        "crop_to_patches": False,
+        "max_patches": 4,
+    },
+    "SmolVLM": {"image_processor_type": "SmolVLMImageProcessor"} | _SPLIT,
+    "Gemma3": {"image_processor_type": "Gemma3ImageProcessor", "size": {"height": 16, "width": 16}},
+    "Gemma4": {
+        "image_processor_type": "Gemma4ImageProcessor",
+        "patch_size": 2,
+        "pooling_kernel_size": 2,
+        "max_soft_tokens": 70,
+    },
 }
-"""Of the whole model, by the first word of the kind."""
+"""preprocessor_config.json, by what the kind of model begins with."""
+
+_GEMMA_4 = {"boi_token_id": BEGIN, "eoi_token_id": END, "audio_config": None}
+_CONFIGS: dict[str, dict[str, Any]] = {
+    "Gemma3": {"mm_tokens_per_image": 16, "boi_token_index": BEGIN, "eoi_token_index": END},
+    "Gemma4": _GEMMA_4,
+    "Gemma4 that sees together": _GEMMA_4,
+    "Mistral3": {"spatial_merge_size": 2},
+    "LlavaNext": {"image_grid_pinpoints": _SIZES},
+    "Llava with SigLIP": {"vision_feature_select_strategy": "full"},
+    "Llava with Pixtral": {"vision_feature_select_strategy": "full", "vision_feature_layer": -1},
+}
+"""Other keys of config.json, by the kind of model."""
+
+_CALLS: dict[str, dict[str, Any]] = {
+    "Mistral3": {"patch_size": 4},
+    "Llava with Pixtral": {"patch_size": 4},
+    "InternVL": {"crop_to_patches": True},
+}
+"""What transformers' processor of the kind of model tells its image processor."""
+
+
 TEMPLATE = (
     "{% for message in messages %}<|{{ message.role }}|>"
     "{% if message.content is string %}{{ message.content }}{% else %}"
@@ -120,6 +177,7 @@ TEMPLATE = (
 class Seeing:
     """A model that sees."""
 
+    name: str
     directory: Path
     model: Any
     vision: Vision
@@ -131,15 +189,14 @@ def seeing(name: str, directory: Path, placeholder: int = PLACEHOLDER, **fields:
     `fields`: of the configuration of its language model, in place of those of `TEXT`.
     """
     torch.manual_seed(0)
-    first = name.partition(" ")[0]
-    kind = getattr(transformers, f"{first}ForConditionalGeneration")
+    kind = getattr(transformers, f"{name.split()[0]}ForConditionalGeneration")
     text, tower = SEEING[name]
     config = kind.config_class(
         text_config=TEXT | text | fields,
         vision_config=tower,
         tie_word_embeddings=False,
         image_token_id=placeholder,
-        **WHOLE.get(first, {}),
+        **_CONFIGS.get(name, {}),
     )
     model = kind(config).eval()
     with torch.no_grad():  # or what is seen would hardly matter
@@ -151,7 +208,7 @@ def seeing(name: str, directory: Path, placeholder: int = PLACEHOLDER, **fields:
     (directory / "preprocessor_config.json").write_text(json.dumps(processor_of(name)))
     vision = read_vision(directory, 1024)
     assert vision is not None
-    return Seeing(directory, model, vision)
+    return Seeing(name, directory, model, vision)
 
 
 def chatting(directory: Path) -> Seeing:
@@ -172,17 +229,7 @@ def chatting(directory: Path) -> Seeing:
 
 def processor_of(name: str) -> dict[str, Any]:
     """preprocessor_config.json."""
-    if name == "Gemma3":
-        return {"image_processor_type": "Gemma3ImageProcessor", "size": {"height": 16, "width": 16}}
-    if name.startswith("Gemma4"):
-        patches = {"patch_size": 2, "pooling_kernel_size": 2, "max_soft_tokens": 70}
-        return {"image_processor_type": "Gemma4ImageProcessor"} | patches
-    if name == "Mistral3":
-        size = {"longest_edge": 32}
-        return {"image_processor_type": "PixtralImageProcessor", "patch_size": 2, "size": size}
-    sizes = {"shortest_edge": 4 * 16, "longest_edge": 4 * 16 * 25}
-    patches = {"patch_size": 2, "merge_size": 2, "temporal_patch_size": 2, "size": sizes}
-    return {"image_processor_type": "Qwen2VLImageProcessor"} | patches
+    return next(settings for kind, settings in _PROCESSORS.items() if name.startswith(kind))
 
 
 @cache
@@ -196,18 +243,20 @@ def picture(width: int, height: int, seed: int = 0) -> bytes:
 
 def run_of(vision: Vision, grid: Grid) -> list[int]:
     """The tokens of an image."""
-    ends = {"[IMG_BREAK]": ROW_END, "[IMG_END]": END}
-    return [ends[token] if isinstance(token, str) else token for token in vision.run(grid)]
+    ids = {text: 80 + at for at, text in enumerate(vision.texts)}
+    return [ids[token] if isinstance(token, str) else token for token in vision.run(grid)]
 
 
-def with_images(vision: Vision, parts: list[int | bytes]) -> tuple[list[int], list[PromptImage]]:
+def with_images(
+    vision: Vision, parts: list[int | bytes], low_detail: bool = False
+) -> tuple[list[int], list[PromptImage]]:
     """A prompt of tokens and images, and what messages say of these."""
     tokens, images = list[int](), list[PromptImage]()
     for part in parts:
         if isinstance(part, int):
             tokens.append(part)
             continue
-        grid = vision.grid(*measured(part))
+        grid = vision.grid(*measured(part), low_detail)
         run = run_of(vision, grid)
         images.append(
             PromptImage(
@@ -218,19 +267,21 @@ def with_images(vision: Vision, parts: list[int | bytes]) -> tuple[list[int], li
     return tokens, images
 
 
-def logits_with(seeing: Seeing, tokens: list[int], files: list[bytes]) -> Tensor:
-    """What transformers computes, [tokens, vocab_size], with its own processing of images."""
+def logits_with(seeing: Seeing, tokens: list[int], files: list[bytes], **options: Any) -> Tensor:
+    """What transformers computes, [tokens, vocab_size], with its own processing of images.
+
+    `options`: of its image processor.
+    """
     processor = transformers.AutoImageProcessor.from_pretrained(seeing.directory, backend="pil")
     given: dict[str, Any] = {}
     if files:
         images = [Image.open(io.BytesIO(file)) for file in files]
-        more = {"patch_size": seeing.vision.patch} if isinstance(seeing.vision, EdgeVision) else {}
-        given = dict(processor(images=images, return_tensors="pt", **more))
-        for name in ("num_crops", "num_soft_tokens_per_image"):  # for the processor of texts
-            given.pop(name, None)
+        found = processor(images=images, return_tensors="pt", **_CALLS.get(seeing.name, {}) | options)
+        more = ("num_crops", "num_soft_tokens_per_image")  # for the processor of texts
+        given = {name: found[name] for name in processor.model_input_names if name not in more}
     ids = torch.tensor([tokens])
-    kinds = "token_type_ids" if isinstance(seeing.vision, SquareVision) else "mm_token_type_ids"
-    if not isinstance(seeing.vision, EdgeVision):
+    if seeing.vision.in_grid or seeing.name.startswith("Gemma"):
+        kinds = "token_type_ids" if seeing.name == "Gemma3" else "mm_token_type_ids"
         given[kinds] = (ids == seeing.vision.placeholder).int()
     with torch.inference_mode():
         found: Tensor = seeing.model(input_ids=ids, **given).logits[0]

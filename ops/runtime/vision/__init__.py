@@ -5,9 +5,13 @@ processor. The tokenizer does it, and tells the worker, whose vision tower reads
 (`gpu_worker/models/vision.py`).
 """
 
+from ops.runtime.vision.anyres import AnyResVision
+from ops.runtime.vision.fixed import FixedVision
+from ops.runtime.vision.frames import FrameVision
 from ops.runtime.vision.gemma import BudgetVision, SquareVision
 from ops.runtime.vision.read import PROCESSOR_FILES, processor_settings, read_vision
 from ops.runtime.vision.sizes import AreaVision, EdgeVision
+from ops.runtime.vision.tiles import CropVision, SplitVision
 from ops.runtime.vision.vision import (
     LOW_DETAIL,
     TEXT_ALONE,
@@ -21,11 +25,16 @@ __all__ = [
     "LOW_DETAIL",
     "PROCESSOR_FILES",
     "TEXT_ALONE",
+    "AnyResVision",
     "AreaVision",
     "BudgetVision",
+    "CropVision",
     "EdgeVision",
+    "FixedVision",
+    "FrameVision",
     "Grid",
     "ImageError",
+    "SplitVision",
     "SquareVision",
     "Together",
     "Vision",

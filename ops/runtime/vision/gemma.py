@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from ops.runtime.vision.values import token, whole
-from ops.runtime.vision.vision import LOW_DETAIL, Grid, Together
+from ops.runtime.vision.settings import SeeingModel, Settings
+from ops.runtime.vision.vision import HUGE, LOW_DETAIL, Grid, Together
 
 BUDGETS = (1120, 560, 280, 140, 70)
 """Tokens of an image that Gemma 4 knows."""
@@ -28,23 +28,33 @@ class SquareVision:
     around: str = "\n\n"
     in_grid: bool = False
     together: Together = "everywhere"
+    texts: tuple[str, ...] = ()
+    largest: tuple[int, int] = HUGE
 
     @classmethod
-    def read(cls, config: Mapping[str, Any], settings: Mapping[str, Any], tokens: int) -> Self:
-        """See `Reader`."""
-        count = whole(config, "mm_tokens_per_image", 256)
-        size = settings.get("size") or {}
-        if (side := math.isqrt(count)) ** 2 != count or count > tokens:
-            raise ValueError(f"mm_tokens_per_image: {count} is no square of at most {tokens}")
-        begin, end = token(config, "boi_token", 255_999), token(config, "eoi_token", 256_000)
-        pixels = whole(size, "width", 224), whole(size, "height", 224)
-        return cls(token(config, "image_token", 262_144), begin, end, side, pixels)
+    def of(cls, model: SeeingModel) -> Self:
+        """Raises `FileError` and `TooManyTokens`."""
+        count = model.config.whole("mm_tokens_per_image", 256)
+        model.images_of(count)
+        if (side := math.isqrt(count)) ** 2 != count:
+            raise model.config.wrong(f"mm_tokens_per_image: {count} is no square")
+        size = model.processor.within("size")
+        return cls(
+            _token(model.config, "image_token", 262_144),
+            _token(model.config, "boi_token", 255_999),
+            _token(model.config, "eoi_token", 256_000),
+            side,
+            (size.whole("width", 224), size.whole("height", 224)),
+        )
 
     def grid(self, width: int, height: int, low_detail: bool = False) -> Grid:
         return Grid(self.side, self.side)
 
     def size(self, grid: Grid) -> tuple[int, int]:
         return self.pixels
+
+    def options(self, grid: Grid) -> Mapping[str, Any]:
+        return {"do_resize": False}
 
     def run(self, grid: Grid) -> list[int | str]:
         return [self.written, *[self.placeholder] * (grid.rows * grid.columns), self.end]
@@ -66,24 +76,32 @@ class BudgetVision:
     together: Together = "nowhere"
     around: str = ""
     in_grid: bool = False
+    texts: tuple[str, ...] = ()
 
     @classmethod
-    def read(cls, config: Mapping[str, Any], settings: Mapping[str, Any], tokens: int) -> Self:
-        """See `Reader`."""
-        patch = whole(settings, "patch_size", 16) * whole(settings, "pooling_kernel_size", 3)
-        most = min(tokens, whole(settings, "max_soft_tokens", 280))
-        budget = next((each for each in BUDGETS if each <= most), most)
-        begin, end = token(config, "boi_token", 255_999), token(config, "eoi_token", 258_882)
-        text = config.get("text_config")
-        sees = isinstance(text, Mapping) and text.get("use_bidirectional_attention") == "vision"
+    def of(cls, model: SeeingModel) -> Self:
+        """Raises `FileError` and `TooManyTokens`."""
+        settings = model.processor
+        patch = settings.whole("patch_size", 16) * settings.whole("pooling_kernel_size", 3)
+        model.images_of(BUDGETS[-1])
+        most = min(model.most, settings.whole("max_soft_tokens", 280))
+        text = model.config.within("text_config").values
         return cls(
-            *(token(config, "image_token", 258_880), begin, end, patch, budget),
-            "in windows" if sees else "nowhere",
+            _token(model.config, "image_token", 258_880),
+            _token(model.config, "boi_token", 255_999),
+            _token(model.config, "eoi_token", 258_882),
+            patch,
+            next((each for each in BUDGETS if each <= most), most),
+            "in windows" if text.get("use_bidirectional_attention") == "vision" else "nowhere",
         )
 
     @property
     def written(self) -> int:
         return self.placeholder
+
+    @property
+    def largest(self) -> tuple[int, int]:
+        return self.budget * self.patch, self.patch
 
     def grid(self, width: int, height: int, low_detail: bool = False) -> Grid:
         budget = min(self.budget, LOW_DETAIL**2 // self.patch**2) if low_detail else self.budget
@@ -99,5 +117,15 @@ class BudgetVision:
     def size(self, grid: Grid) -> tuple[int, int]:
         return grid.columns * self.patch, grid.rows * self.patch
 
+    def options(self, grid: Grid) -> Mapping[str, Any]:
+        return {"do_resize": False}
+
     def run(self, grid: Grid) -> list[int | str]:
         return [self.begin, *[self.placeholder] * (grid.rows * grid.columns), self.end]
+
+
+def _token(config: Settings, name: str, default: int) -> int:
+    """Id of a token, whose key ends with `_id` in newer files and with `_index` in others. Raises
+    `FileError`."""
+    key = f"{name}_id" if f"{name}_id" in config.values else f"{name}_index"
+    return config.whole(key, default, least=0)

@@ -3,10 +3,9 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
-from ops.runtime.vision.values import token, whole
-from ops.runtime.vision.vision import LOW_DETAIL, Grid, ImageError, Together
+from ops.runtime.vision.vision import HUGE, LOW_DETAIL, Grid, ImageError, Together
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,18 +22,8 @@ class AreaVision:
     in_grid: bool = True
     around: str = ""
     together: Together = "nowhere"
-
-    @classmethod
-    def read(cls, config: Mapping[str, Any], settings: Mapping[str, Any], tokens: int) -> Self:
-        """See `Reader`."""
-        patch = whole(settings, "patch_size", 14) * whole(settings, "merge_size", 2)
-        size = settings.get("size") or {}
-        least = whole(settings, "min_pixels", whole(size, "shortest_edge", 56 * 56))
-        most = whole(settings, "max_pixels", whole(size, "longest_edge", 28 * 28 * 1280))
-        if least > most:
-            raise ValueError(f"its smallest image has {least} pixels, and its largest {most}")
-        most = min(most, tokens * patch**2)
-        return cls(token(config, "image_token"), patch, min(least, most), most)
+    texts: tuple[str, ...] = ()
+    largest: tuple[int, int] = HUGE
 
     @property
     def written(self) -> int:
@@ -58,6 +47,9 @@ class AreaVision:
     def size(self, grid: Grid) -> tuple[int, int]:
         return grid.columns * self.patch, grid.rows * self.patch
 
+    def options(self, grid: Grid) -> Mapping[str, Any]:
+        return {"do_resize": False}
+
     def run(self, grid: Grid) -> list[int | str]:
         return [self.placeholder] * (grid.rows * grid.columns)
 
@@ -78,14 +70,11 @@ class EdgeVision:
     in_grid: bool = False
     around: str = ""
     together: Together = "nowhere"
+    largest: tuple[int, int] = HUGE
 
-    @classmethod
-    def read(cls, config: Mapping[str, Any], settings: Mapping[str, Any], tokens: int) -> Self:
-        """See `Reader`."""
-        side = whole(config["vision_config"], "patch_size", 16) * whole(config, "spatial_merge_size", 2)
-        size = settings.get("size") or {"longest_edge": 1024}
-        longest = min(whole(size, "longest_edge"), math.isqrt(tokens) * side)
-        return cls(token(config, "image_token"), side, longest)
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return self.row_end, self.end
 
     @property
     def written(self) -> int:
@@ -99,6 +88,9 @@ class EdgeVision:
 
     def size(self, grid: Grid) -> tuple[int, int]:
         return grid.columns * self.patch, grid.rows * self.patch
+
+    def options(self, grid: Grid) -> Mapping[str, Any]:
+        return {"do_resize": False}
 
     def run(self, grid: Grid) -> list[int | str]:
         rows: list[int | str] = [*[self.placeholder] * grid.columns, self.row_end] * grid.rows

@@ -1,7 +1,8 @@
 """How a model that sees reads images: values and protocols."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 LOW_DETAIL = 512
 """Pixels of a side of the square whose area an image of low detail has at most."""
@@ -13,11 +14,14 @@ class ImageError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """What is seen in an image."""
+    """What is seen in an image: rows and columns of tokens, or of tiles that have many tokens each."""
 
     rows: int
     columns: int
 
+
+HUGE = (2**15, 2**15)
+"""Width and height, in pixels, of an image that every bound of pixels makes smaller."""
 
 TEXT_ALONE = "QUIRE_IMAGE_TOKENS=0 serves text alone"
 """What to do about a model whose part that sees cannot be used."""
@@ -48,11 +52,22 @@ class Vision(Protocol):
     def together(self) -> Together:
         """In which layers the tokens of an image see each other, those behind them too."""
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """All texts that runs may have. Each is one token of the tokenizer."""
+
+    @property
+    def largest(self) -> tuple[int, int]:
+        """Width and height, in pixels, of an image in which as much is seen as in any."""
+
     def grid(self, width: int, height: int, low_detail: bool = False) -> Grid:
         """What is seen in an image of so many pixels. Raises `ImageError`."""
 
     def size(self, grid: Grid) -> tuple[int, int] | None:
         """Width and height, in pixels, to which the image is brought; None: the image processor does that."""
 
+    def options(self, grid: Grid) -> Mapping[str, Any]:
+        """What the image processor of transformers is told beside its settings."""
+
     def run(self, grid: Grid) -> list[int | str]:
-        """The tokens that stand for it in the prompt: ids, or names of special tokens."""
+        """The tokens that stand for it in the prompt: ids, or texts of one token each."""

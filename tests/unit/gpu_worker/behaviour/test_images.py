@@ -20,6 +20,7 @@ from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.memory.cache import make_caches
 from gpu_worker.models.decoder import Decoder
 from gpu_worker.models.registry import Beside, load_model
+from gpu_worker.models.vision import load_tower
 from gpu_worker.step.images import slot_images
 from gpu_worker.step.predicted import PredictedTokens
 from gpu_worker.step.runner import Runner
@@ -58,9 +59,9 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return seeing(request.param, tmp_path_factory.mktemp("seeing"))
 
 
-@pytest.fixture(scope="module", params=["Qwen3VL", "Qwen3_5", "Mistral3", "Gemma3"])
+@pytest.fixture(scope="module", params=["Qwen3VL", "Qwen3_5", "Mistral3", "SmolVLM", "Gemma3"])
 def one(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Seeing:
-    """Of each way to see one: with further layers, states, ends of rows, tokens that see each other."""
+    """Of each way to see one: with further layers, states, ends of rows, in tiles, all tokens together."""
     return seeing(request.param, tmp_path_factory.mktemp("seeing"))
 
 
@@ -117,6 +118,34 @@ def check_mixed(made: Seeing, runner: Any) -> None:
 @pytest.mark.parametrize("name", ["torch", BEST])
 def test_every_family(made: Seeing, name: str) -> None:
     check_mixed(made, make_runner(made.directory, back_end(name), **SIZES))
+
+
+def test_the_largest_image_is_rehearsed(made: Seeing, monkeypatch: pytest.MonkeyPatch) -> None:
+    tower = load_tower(made.directory, 1024, None, CPU, FLOAT)
+    assert tower is not None
+    seen, see = list[int](), tower.see
+    monkeypatch.setattr(tower, "see", lambda prepared: seen.append(len(see(prepared).vectors)))
+    tower.rehearse()
+    largest = made.vision.run(made.vision.grid(*made.vision.largest)).count(PLACEHOLDER)
+    assert seen == [largest]
+    for width, height in ((300, 300), (300, 40), (40, 300), (400, 300), (300, 400)):
+        assert made.vision.run(made.vision.grid(width, height)).count(PLACEHOLDER) <= largest
+
+
+WHOLE = {"SmolVLM": {"do_image_splitting": False}, "InternVL": {"crop_to_patches": False}}
+"""What transformers' image processor is told of an image that is not to be cut."""
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_an_image_of_low_detail_is_not_cut(tmp_path: Path, name: str) -> None:
+    made = seeing(name, tmp_path)
+    driver = Driver(runner := make_runner(made.directory, back_end(BEST), **SIZES))
+    seen = watch_logits(runner)
+    tokens, images = with_images(made.vision, [*TEXT, FILES[0]], low_detail=True)
+    sequence = driver.admit(0, tokens, images=images, sampling=BLIND)
+    driver.step((sequence, len(tokens)))
+    expected = logits_with(made, tokens, [FILES[0]], **WHOLE[name])
+    torch.testing.assert_close(logits_of(seen, sequence), expected, atol=2e-3, rtol=2e-3)
 
 
 @pytest.mark.parametrize("name", [name for name in BACK_ENDS if name not in ("torch", BEST)])

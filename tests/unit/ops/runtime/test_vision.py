@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
+from transformers.models.glm4v.image_processing_pil_glm4v import Glm4vImageProcessorPil
+from transformers.models.glm4v.image_processing_pil_glm4v import smart_resize as glm_resize
 from transformers.models.pixtral.image_processing_pil_pixtral import get_resize_output_image_size
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
 
@@ -16,6 +18,8 @@ from ops.runtime.vision import (
     LOW_DETAIL,
     AreaVision,
     EdgeVision,
+    FixedVision,
+    FrameVision,
     Grid,
     ImageError,
     processor_settings,
@@ -27,6 +31,14 @@ QWEN: dict[str, Any] = {
     "image_token_id": 7,
     "vision_config": {"patch_size": 16},
 }
+GLM: dict[str, Any] = {**QWEN, "architectures": ["Glm4vForConditionalGeneration"]}
+LLAVA: dict[str, Any] = {
+    "architectures": ["LlavaForConditionalGeneration"],
+    "image_token_index": 10,
+    "vision_config": {"model_type": "clip_vision_model", "patch_size": 14},
+}
+SIGLIP = {**LLAVA, "vision_config": {"model_type": "siglip_vision_model", "patch_size": 14}}
+WITH_PIXTRAL = {**LLAVA, "vision_config": {"model_type": "pixtral", "patch_size": 16}}
 PIXTRAL: dict[str, Any] = {
     "architectures": ["Mistral3ForConditionalGeneration"],
     "image_token_index": 10,
@@ -64,6 +76,52 @@ def test_areas_are_those_of_transformers(
     assert vision.size(grid) == resized[::-1]
     processor = Qwen2VLImageProcessorPil(patch_size=patch, min_pixels=least, max_pixels=most)
     assert len(vision.run(grid)) == processor.get_number_of_image_patches(height, width) // 4
+
+
+@given(
+    width=sides,
+    height=sides,
+    bounds=st.sampled_from([(112 * 112, 28 * 28 * 15000), (65536, 2**20), (1, 2 * 28 * 28), (10**6, 10**6)]),
+    frames=st.sampled_from([1, 2]),
+)
+@example(width=1, height=1, bounds=(112 * 112, 28 * 28 * 15000), frames=2)
+@example(width=27, height=5400, bounds=(112 * 112, 28 * 28 * 15000), frames=2)
+def test_areas_of_frames_are_those_of_transformers(
+    width: int, height: int, bounds: tuple[int, int], frames: int
+) -> None:
+    least, most = bounds
+    vision = FrameVision(0, 28, least, most, frames=frames)
+    try:
+        resized = glm_resize(frames, height, width, frames, 28, least, most)
+    except ValueError:
+        with pytest.raises(ImageError, match=f"{width} by {height} pixels: .* more than 200 times"):
+            vision.grid(width, height)
+        return
+    grid = vision.grid(width, height)
+    assert vision.size(grid) == resized[::-1]
+    processor = Glm4vImageProcessorPil(
+        temporal_patch_size=frames, size={"shortest_edge": least, "longest_edge": most}
+    )
+    assert len(vision.run(grid)) == processor.get_number_of_image_patches(height, width) // 4
+    low = vision.grid(width, height, low_detail=True)
+    smallest = least / (frames * 28**2)  # of which more than a token may be a part
+    assert low.rows * low.columns <= max((LOW_DETAIL / 28) ** 2, low.rows, low.columns, 2 * smallest)
+
+
+def test_settings_of_glm(tmp_path: Path) -> None:
+    assert read_vision(written(tmp_path, GLM, {}), 16384) == FrameVision(7, 28, 112 * 112, 28 * 28 * 15000)
+    size = {"shortest_edge": 10, "longest_edge": 4000}
+    own = {"patch_size": 2, "merge_size": 2, "temporal_patch_size": 1, "size": size}
+    assert read_vision(written(tmp_path, GLM, own), 100) == FrameVision(7, 4, 10, 16 * 100, frames=1)
+    fewer = read_vision(written(tmp_path, GLM, {}), 4096)
+    assert fewer is not None
+    assert fewer.grid(9000, 9000) == Grid(64, 64)
+    for wrong, message in (
+        ({"longest_edge": 9}, "shortest_edge: None"),
+        ({**size, "longest_edge": 9}, "has 10"),
+    ):
+        with pytest.raises(FileError, match=rf"preprocessor_config\.json: .*{message}"):
+            read_vision(written(tmp_path, GLM, {"size": wrong}), 4096)
 
 
 @pytest.mark.parametrize(("width", "height"), [(201, 1), (1, 201), (40_001, 200)])
@@ -170,7 +228,7 @@ def test_without_files_there_is_nothing_to_see(tmp_path: Path) -> None:
         ({"patch_size": "16"}, "patch_size"),
         ({"patch_size": float("inf")}, "patch_size"),
         ({"merge_size": True}, "merge_size"),
-        ({"size": 3}, "shortest_edge"),
+        ({"size": 3}, "size: 3 is no object"),
         ({"size": {"longest_edge": -1}}, "longest_edge: -1"),
         ({"size": {"longest_edge": 1e400}}, "longest_edge: inf"),
         ({"max_pixels": 10**20}, "max_pixels"),
@@ -208,3 +266,47 @@ def test_a_wrong_config_is_named(tmp_path: Path, key: str, value: Any) -> None:
     wrong = next(iter(value)) if isinstance(value, dict) else key
     with pytest.raises(FileError, match=rf"/config\.json.*: {wrong}: .* is no whole number"):
         read_vision(written(tmp_path, {**PIXTRAL, key: value}, {}), 4096)
+
+
+@pytest.mark.parametrize(
+    ("config", "settings", "side", "tokens"),
+    [
+        (LLAVA, {"size": {"shortest_edge": 336}, "crop_size": {"height": 336, "width": 336}}, 336, 576),
+        (LLAVA, {"size": 224, "crop_size": 336}, 336, 576),
+        (LLAVA, {"do_center_crop": False, "size": {"height": 28, "width": 28}, "crop_size": 336}, 28, 4),
+        ({**LLAVA, "vision_feature_select_strategy": "full"}, {"crop_size": 336}, 336, 577),
+        (SIGLIP, {"size": {"height": 384, "width": 384}}, 384, 27 * 27 - 1),
+        (
+            {**SIGLIP, "vision_feature_select_strategy": "full"},
+            {"size": {"height": 384, "width": 384}},
+            384,
+            729,
+        ),
+    ],
+)
+def test_images_of_llava_have_one_size(
+    tmp_path: Path, config: Any, settings: Any, side: int, tokens: int
+) -> None:
+    vision = read_vision(written(tmp_path, config, settings), 4096)
+    assert vision == FixedVision(10, side, tokens)
+    for low in (False, True):
+        grid = vision.grid(300, 7, low_detail=low)
+        assert vision.run(grid) == [10] * tokens
+        assert vision.size(grid) is None
+
+
+def test_wrong_settings_of_llava_name_their_file(tmp_path: Path) -> None:
+    for settings, message in (
+        ({"crop_size": 13}, "an image of 13 pixels a side has no tokens"),
+        ({"size": {"shortest_edge": 336}}, "size: .* is no whole number"),
+    ):
+        with pytest.raises(FileError, match=rf"preprocessor_config\.json: {message}"):
+            read_vision(written(tmp_path, LLAVA, settings), 4096)
+
+
+def test_llava_with_other_towers(tmp_path: Path) -> None:
+    full = {**WITH_PIXTRAL, "vision_feature_select_strategy": "full"}
+    assert read_vision(written(tmp_path, full, {}), 4096) == EdgeVision(10, 16, 1024)
+    assert read_vision(written(tmp_path, WITH_PIXTRAL, {}), 4096) is None
+    other = {**LLAVA, "vision_config": {"model_type": "dinov2"}}
+    assert read_vision(written(tmp_path, other, {}), 4096) is None
