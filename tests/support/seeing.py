@@ -58,7 +58,7 @@ _LAYERED |= {
 }
 _POOLED = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
 _POOLED |= {"num_key_value_heads": 2, "head_dim": 8, "patch_size": 2, "pooling_kernel_size": 2}
-_POOLED |= {"position_embedding_size": 128}
+_POOLED |= {"position_embedding_size": 256}
 SEEING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "Qwen2VL": (
         {"rope_parameters": _TURNED},
