@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -16,6 +17,10 @@ class Sight:
     deeper: tuple[Tensor, ...] = ()
     """What is added at these tokens behind the first layer, the second one and so on (DeepStack, Meng et al.
     2024); each as `vectors`."""
+
+    def to(self, device: torch.device) -> "Sight":
+        """The same in a device's memory."""
+        return Sight(self.vectors.to(device), tuple(each.to(device) for each in self.deeper))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,11 @@ behind images are turned by their position and a shift, which is the slot's. Tho
 lines of their own, which each step with some of them adds to the tables of the rotary embedding.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
@@ -37,6 +38,7 @@ from proto.images_pb2 import PromptImage
 from proto.worker_pb2 import NewSlot
 
 GONE = "an image is not there"
+MAIN_MEMORY = torch.device("cpu")
 
 Announce = Callable[[int], None]
 """Is called with the number of images that have been seen: `NewSlot.sight`."""
@@ -48,6 +50,10 @@ spare line, from their places, rows and columns, int64 [3, tokens]."""
 
 def _nobody(sight: int) -> None:
     """Nobody wants to know which images have been seen."""
+
+
+def _go_on() -> None:
+    """Nobody waits to be told."""
 
 
 def _enter(cores: list[int], threads: int) -> None:
@@ -148,9 +154,10 @@ class SlotImages:
             ]
         for each in images:
             each.slots += 1
-        images += [self._taken(image) for image in new.images]
-        if new.sight:  # behind what the thread has been given for them
-            self._thread.submit(self.announce, new.sight)
+        images += (own := [self._taken(image) for image in new.images])
+        if own:
+            told = partial(self.announce, new.sight) if new.sight else _go_on
+            self._thread.submit(self._look_at, own, told)
         shift = sum(max(each.grid.rows, each.grid.columns) - (each.end - each.begin) for each in images)
         self._set_shift(slot, shift if self.in_grid else 0)
         self._ends[slot] = images[-1].end if images else 0
@@ -163,16 +170,13 @@ class SlotImages:
             for slot in slots.tolist():
                 for image in self._images.pop(slot, ()):
                     image.slots -= 1
-                    if not image.slots and image.sight is not None:
-                        image.sight.cancel()
 
     def reset(self) -> None:
         """Forget all images."""
         self.announce = _nobody
         for images in self._images.values():
             for image in images:
-                if image.sight is not None:
-                    image.sight.cancel()
+                image.slots = 0
         self._images.clear()
 
     def look(self, rows: Rows) -> tuple[Seen | None, dict[int, str]]:
@@ -204,6 +208,7 @@ class SlotImages:
             return None, faults
         deeper = zip(*(sight.deeper for sight in found), strict=True)
         whole = Sight(torch.cat([sight.vectors for sight in found]), tuple(map(torch.cat, deeper)))
+        whole = whole.to(self._device)
         every = np.concatenate(tokens)
         ahead = Ahead(every, np.concatenate(positions), np.concatenate(counts))
         return (
@@ -275,8 +280,7 @@ class SlotImages:
             image.data,
             np.flatnonzero(is_seen) + image.position,
         )
-        if image.data:
-            taken.sight = self._thread.submit(self._seen, taken)
+        taken.sight = Future() if image.data else None
         return taken
 
     def _run(self, image: PromptImage) -> list[int | str]:
@@ -287,18 +291,38 @@ class SlotImages:
         if image.sight is None:
             if not image.data:
                 raise ImageError(GONE)
-            image.sight = self._thread.submit(self._seen, image)
+            image.sight = Future()
+            self._thread.submit(self._look_at, [image])
         if image.sight.done() or self.turns is None:
             return image.sight.result()
         with self.turns.without():
             return image.sight.result()
 
+    def _look_at(self, images: Sequence[SlotImage], told: Callable[[], None] = _go_on) -> None:
+        """Look at the first one, in the thread that looks. The others come behind those of other sequences.
+
+        `told`: is called in the end.
+        """
+        wanted = [each for each in images if each.slots and each.sight is not None]
+        if wanted:
+            sight = wanted[0].sight
+            assert sight is not None
+            try:
+                sight.set_result(self._seen(wanted[0]))
+            except Exception as error:
+                sight.set_exception(error)
+        if len(wanted) > 1:
+            with suppress(RuntimeError):  # the process ends
+                self._thread.submit(self._look_at, wanted[1:], told)
+        else:
+            told()
+
     def _seen(self, image: SlotImage) -> Sight:
-        """What is seen in an image, in the thread that looks. Raises `ImageError`."""
+        """What is seen in an image. It waits in main memory for its steps. Raises `ImageError`."""
         prepared = self.tower.prepare(image.data, image.grid)
         try:
             with self.turns or nullcontext(), self.watch.measuring():
-                sight = self.tower.see(prepared)
+                sight = self.tower.see(prepared).to(MAIN_MEMORY)
         except Exception as error:  # of its size, say; a device that is lost is found by the next step
             raise ImageError(f"an image cannot be seen: {line_of(error)}") from error
         if len(sight.vectors) != len(image.placeholders):

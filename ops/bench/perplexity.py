@@ -19,6 +19,7 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoTokenizer
 
 from gpu_worker.kernels.rows import Rows
+from gpu_worker.models.sight import Seen
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.load import load
 from gpu_worker.step.batch import Batch
@@ -90,8 +91,8 @@ def logits_of(runner: Runner, documents: Iterable[list[int]]) -> Iterator[Tensor
     """float32 [tokens, vocab_size] for the tokens of each document but its last."""
     forward, captured = runner.forward, list[Tensor]()
 
-    def listen(batch: Batch, rows: Rows) -> tuple[Tensor, Tensor]:
-        hidden, slots = forward(batch, rows)
+    def listen(batch: Batch, rows: Rows, seen: Seen | None = None) -> tuple[Tensor, Tensor]:
+        hidden, slots = forward(batch, rows, seen)
         captured[:] = [hidden]
         return hidden, slots
 

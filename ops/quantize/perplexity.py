@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from gpu_worker.kernels.rows import Rows
 from gpu_worker.models.config import read_config
+from gpu_worker.models.sight import Seen
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.load import load
 from gpu_worker.startup.warmup import prompt_step
@@ -62,8 +63,8 @@ def _listen(runner: Runner) -> list[Tensor]:
     """A list whose last entry is the hidden states of the last step."""
     forward, hidden = runner.forward, list[Tensor]()
 
-    def listen(batch: Batch, rows: Rows) -> tuple[Tensor, Tensor]:
-        found, slots = forward(batch, rows)
+    def listen(batch: Batch, rows: Rows, seen: Seen | None = None) -> tuple[Tensor, Tensor]:
+        found, slots = forward(batch, rows, seen)
         hidden[:] = [found]
         return found, slots
 

@@ -52,6 +52,9 @@ class FakeRunner:
     def announce_grammars(self, announce: Callable[[int], None]) -> None:
         pass
 
+    def announce_sights(self, announce: Callable[[int], None]) -> None:
+        pass
+
     def settle(self, step: Step) -> None:
         self._note("settle", step.number)
 

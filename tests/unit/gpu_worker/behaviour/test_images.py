@@ -290,6 +290,22 @@ def test_nobody_looks_at_images_of_who_has_left(one: Seeing) -> None:
     driver.generate(sequence, 2, chunk_of(one, 9))
 
 
+def test_who_has_many_images_does_not_keep_others_waiting(tmp_path: Path) -> None:
+    made = seeing("Qwen3VL", tmp_path)
+    runner = make_runner(made.directory, back_end(BEST), **SIZES)
+    told = SimpleQueue[int]()
+    runner.announce_sights(told.put)
+    slots = runner.batch.images
+    assert slots is not None
+    many, images = with_images(made.vision, [part for seed in range(9) for part in (3, picture(8, 8, seed))])
+    one, its = with_images(made.vision, [3, FILES[1]])
+    with slots.turns or nullcontext():
+        slots.set(new_slot(0, many, [], images=images, sight=1))
+        slots.set(new_slot(1, one, [], images=its, sight=2))
+    assert [told.get(timeout=30), told.get(timeout=30)] == [2, 1]
+    assert slots.watch.count == 10
+
+
 FAULTS = {
     "beyond the tokens": ({"position": 200}, "an image of"),
     "no rows": ({"rows": 0}, "an image of"),
