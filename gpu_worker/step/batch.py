@@ -207,6 +207,8 @@ class Batch:
         tokens = [int32s(new.tokens) for new in news]
         for new, given in zip(news, tokens, strict=True):
             self._admit_on_host(new, given)
+        if self.images is not None:
+            self.images.tell([new.sight for new in news if new.sight and new.slot in self._faults])
         good = [index for index, new in enumerate(news) if new.slot not in self._faults]
         if not good:
             return

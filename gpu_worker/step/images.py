@@ -10,7 +10,7 @@ behind images are turned by their position and a shift, which is the slot's. Tho
 lines of their own, which each step with some of them adds to the tables of the rotary embedding.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
@@ -163,6 +163,11 @@ class SlotImages:
         self._ends[slot] = images[-1].end if images else 0
         if images:
             self._images[slot] = images
+
+    def tell(self, sights: Iterable[int]) -> None:
+        """Say of images that they have been seen, because their sequences fail anyhow."""
+        for sight in sights:
+            self.announce(sight)
 
     def drop(self, slots: Int32s) -> None:
         """Forget the images of slots, which are free now."""

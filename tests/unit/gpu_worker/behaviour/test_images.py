@@ -326,11 +326,14 @@ def test_a_wrong_image_is_one_sequences_fault(tmp_path: Path, changes: dict[str,
     given.data = image.data
     for name, value in changes.items():
         setattr(given, name, value)
-    new = [new_slot(0, tokens, range(40), images=[given]), new_slot(1, TEXT, range(40, 44))]
+    told = SimpleQueue[int]()
+    runner.announce_sights(told.put)
+    new = [new_slot(0, tokens, range(40), images=[given], sight=3), new_slot(1, TEXT, range(40, 44))]
     result = runner.execute(plan(1, [(0, 0, len(tokens), 1), (1, 0, 5, 1)], new_slots=new))
     (error,) = result.errors
     assert error.row == 0
     assert message in error.message
+    assert told.get(timeout=30) == 3, "rows are planned, and so the fault is known"
     alone = Driver(make_runner(made.directory, ReferenceKernels(), **SIZES))
     assert unpack(result.tokens)[1:] == alone.generate(alone.admit(1, TEXT), 1)
 

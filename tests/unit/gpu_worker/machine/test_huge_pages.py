@@ -45,7 +45,7 @@ def test_memory_is_there_before_it_is_written_to() -> None:
     tensors[1][-1] = 7
     before = resident(tensors)
     populate(tensors).join()
-    assert resident(tensors) - before > 60 << 20
+    assert resident(tensors) - before > 48 << 20  # of 68; what is beside them in their maps varies
     assert tensors[0][:100].tolist() == list(range(100))
     assert tensors[1][-1] == 7
     assert tensors[0].count_nonzero() == 99
