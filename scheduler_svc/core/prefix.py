@@ -46,6 +46,11 @@ def extend_chain(
     `start`: see `root`. `images`: among the tokens. Does nothing if the chain is that long already.
     """
     done = len(chain)
+    if images:  # apart from all others, which pay nothing for it
+        for number in range(done, blocks):
+            extend_chain(chain, start, tokens, number + 1, block_size)
+            chain[-1] = _with_images(chain[-1], images, number * block_size, (number + 1) * block_size)
+        return
     if done >= blocks:
         return
     content = memoryview(tokens[done * block_size : blocks * block_size].tobytes())
@@ -55,9 +60,6 @@ def extend_chain(
         digest = blake2b(name, digest_size=DIGEST_BYTES)
         digest.update(content[offset : offset + width])
         name = digest.digest()
-        if images:
-            first = len(chain) * block_size
-            name = _with_images(name, images, first, first + block_size)
         chain.append(name)
 
 
