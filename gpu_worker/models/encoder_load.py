@@ -11,7 +11,7 @@ from gpu_worker.models.checkpoint import Checkpoint, open_checkpoint
 from gpu_worker.models.config import architecture_of, classified_in
 from gpu_worker.models.encoder import Encoder
 from gpu_worker.models.formats.format import Format
-from gpu_worker.models.lazy_tensor import LazyTensor
+from gpu_worker.models.lazy_tensor import LazyTensor, with_tensors
 from gpu_worker.models.transformers_load import config_of
 from gpu_worker.models.values import Values
 from ops.runtime import model_files
@@ -116,20 +116,11 @@ def _loaded(kind: Any, config: Any, checkpoint: Checkpoint, dtype: torch.dtype) 
         name: LazyTensor(checkpoint, name, dtype if exact.isdisjoint(name.split(".")) else torch.float32)
         for name in checkpoint.weights()
     }
-    model, report = kind.from_pretrained(
-        None,
-        config=config,
-        state_dict=tensors,
-        dtype=dtype,
-        output_loading_info=True,
-        ignore_mismatched_sizes=True,
-    )
+    model, report = with_tensors(kind, config, tensors, dtype)
     inner = getattr(model, model.base_model_prefix, model)
     unpooled = inner is model and hasattr(model, "pooler")
     if unpooled:
         model.pooler = None
-    for name, stored, meant in sorted(report["mismatched_keys"]):
-        raise ModelError(f"tensor {name} has shape {list(stored)}, config.json means {list(meant)}")
     missing = [name for name in report["missing_keys"] if not (unpooled and name.startswith("pooler."))]
     if missing:
         raise ModelError(f"tensor {min(missing)} is missing from the checkpoint")

@@ -1,11 +1,13 @@
 """Tensors of a checkpoint for models of transformers."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from gpu_worker.errors import ModelError
 from gpu_worker.models.checkpoint import Checkpoint
 from gpu_worker.models.formats.stored import PIECE
 
@@ -26,3 +28,24 @@ class LazyTensor:
             into.copy_(numbers)
             self.checkpoint.forget([numbers])
         return found
+
+
+def with_tensors(
+    kind: Any, config: Any, tensors: dict[str, Any], dtype: torch.dtype
+) -> tuple[Any, Mapping[str, Any]]:
+    """A model of transformers with these tensors, and what transformers reports of missing and unknown ones.
+
+    `kind`: its class. `tensors`: by their names in the model, whole or lazy. Raises `ModelError` for a tensor
+    whose shape is not that of the configuration.
+    """
+    model, report = kind.from_pretrained(
+        None,
+        config=config,
+        state_dict=tensors,
+        dtype=dtype,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,
+    )
+    for name, stored, meant in sorted(report["mismatched_keys"]):
+        raise ModelError(f"tensor {name} has shape {list(stored)}, config.json means {list(meant)}")
+    return model, report

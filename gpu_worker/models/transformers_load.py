@@ -22,6 +22,7 @@ from gpu_worker.models.classification import classification_head
 from gpu_worker.models.config import architecture_of, classified_in
 from gpu_worker.models.formats.format import KEY, Format
 from gpu_worker.models.kv_scales import ENDS, UNUSED
+from gpu_worker.models.lazy_tensor import with_tensors
 from gpu_worker.models.substitutes import (
     lies_transposed,
     substitutable,
@@ -165,16 +166,7 @@ class _Loading:
             name: _Read(self._checkpoint, ((name,),), self._dtype) for name in self._names - taken
         }
         tensors |= {name: torch.zeros((), dtype=self._dtype).expand(self._shapes[name]) for name in empty}
-        model, report = self._kind.from_pretrained(
-            None,
-            config=self._config,
-            state_dict=tensors,
-            dtype=self._dtype,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,
-        )
-        for name, stored, meant in sorted(report["mismatched_keys"]):
-            raise ModelError(f"tensor {name} has shape {list(stored)}, config.json means {list(meant)}")
+        model, report = with_tensors(self._kind, self._config, tensors, self._dtype)
         if missing := sorted(report["missing_keys"]):
             raise ModelError(f"tensor {missing[0]} is missing from the checkpoint")
         if unknown := self._checkpoint.unaccounted(

@@ -1,8 +1,8 @@
 """The vision tower of a model that sees: transformers' own, with what brings its results to the decoder's
 size.
 
-An image is prepared where it does not delay steps: opened, resized, cut into patches. The tower sees it in
-the first step that computes one of its tokens.
+An image is opened, resized and cut into patches on the host. Then the tower sees it: beside steps, see
+`gpu_worker/step/images.py`.
 """
 
 import inspect
@@ -18,7 +18,7 @@ from torch import Tensor
 from gpu_worker.errors import ModelError, line_of
 from gpu_worker.models.checkpoint import Checkpoint, open_checkpoint
 from gpu_worker.models.formats.format import Format
-from gpu_worker.models.lazy_tensor import LazyTensor
+from gpu_worker.models.lazy_tensor import LazyTensor, with_tensors
 from gpu_worker.models.sight import Sight
 from gpu_worker.models.wrapped import tower_tensors
 from ops.runtime.image_files import opened
@@ -203,16 +203,7 @@ def _loaded(kind: Any, config: Any, checkpoint: Checkpoint, dtype: torch.dtype) 
         name: torch.zeros(each.shape) for name, each in skeleton.state_dict().items() if _is_text(name)
     }
     tensors |= {name: LazyTensor(checkpoint, name, dtype) for name in checkpoint.weights()}
-    model, report = kind.from_pretrained(
-        None,
-        config=config,
-        state_dict=tensors,
-        dtype=dtype,
-        output_loading_info=True,
-        ignore_mismatched_sizes=True,
-    )
-    for name, stored, meant in sorted(report["mismatched_keys"]):
-        raise ModelError(f"tensor {name} has shape {list(stored)}, config.json means {list(meant)}")
+    model, report = with_tensors(kind, config, tensors, dtype)
     if missing := sorted(name for name in report["missing_keys"] if not _is_text(name)):
         raise ModelError(f"tensor {missing[0]} is missing from the checkpoint")
     if unknown := sorted(report["unexpected_keys"]):

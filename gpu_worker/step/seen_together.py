@@ -15,7 +15,6 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from gpu_worker.kernels.attention import (
@@ -44,7 +43,12 @@ class _Together:
         self._begin, self._metadata, self._in_windows = begin, step, in_windows
         self._step, self._tokens = begin(step), seen.tokens
         assert seen.ahead is not None
-        self._ahead = seen.ahead
+        self._ahead = seen.ahead.counts
+        self._contexts = seen.ahead.positions + self._ahead + 1
+        """Position behind the image of each token."""
+        ends = np.cumsum(step.query_lengths)
+        self._rows = np.searchsorted(ends, seen.ahead.tokens, side="right")
+        """The row of each token."""
         self._prepared: dict[bool, list[tuple[Tensor, StepAttention, int]]] = {}
 
     def __getattr__(self, name: str) -> Any:
@@ -76,20 +80,8 @@ class _Together:
             self._prepared[apart] = list(self._made(apart))
         return self._prepared[apart]
 
-    @property
-    def _rows(self) -> NDArray[np.int64]:
-        """The row of each token."""
-        starts = np.cumsum(self._metadata.query_lengths)
-        found: NDArray[np.int64] = np.searchsorted(starts, self._ahead.tokens, side="right")
-        return found
-
-    @property
-    def _contexts(self) -> NDArray[np.int64]:
-        """Position behind the image of each token."""
-        return self._ahead.positions + self._ahead.counts + 1
-
     def _made(self, apart: bool) -> Iterator[tuple[Tensor, StepAttention, int]]:
-        rows, contexts, ahead = self._rows, self._contexts, self._ahead.counts
+        rows, contexts, ahead = self._rows, self._contexts, self._ahead
         groups = [np.flatnonzero(ahead == each) for each in np.unique(ahead)] if apart else [...]
         device = self._tokens.device
         for group in groups:

@@ -23,10 +23,9 @@ import transformers
 from PIL import Image
 from transformers.models.qwen3_5 import Qwen3_5Config
 
-from gpu_worker.settings import WorkerSettings
-from gpu_worker.startup.load import load
 from gpu_worker.step.runner import Runner
 from ops.bench.record import write
+from ops.bench.rig.on_cpu import load_on_cpu
 from proto import arrays
 from proto.images_pb2 import PromptImage
 from proto.sampling import greedy
@@ -81,9 +80,7 @@ def prompt_of(side: int) -> list[int]:
 
 def load_runner(directory: Path, image_tokens: int) -> Runner:
     """A worker's runner."""
-    settings = {"model": directory, "model_name": "m", "device": "cpu", "dtype": "bfloat16"}
-    settings |= {"kv_memory": 1 << 30, "max_model_len": 2048, "image_tokens": image_tokens}
-    runner = load(WorkerSettings.model_validate(settings))
+    runner = load_on_cpu(directory, image_tokens=image_tokens)
     runner.enter()
     return runner
 

@@ -19,11 +19,10 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from gpu_worker.settings import WorkerSettings
-from gpu_worker.startup.load import load
 from gpu_worker.step.runner import Runner
 from ops.bench.record import write
 from ops.bench.recurrent import make
+from ops.bench.rig.on_cpu import load_on_cpu
 from proto import arrays
 from proto.sampling import greedy
 from proto.worker_pb2 import NewSlot, Rows, StepPlan
@@ -56,9 +55,7 @@ def make_with_layer(directory: Path, seed: int, **smaller: Any) -> None:
 
 def load_runner(directory: Path, speculation: str) -> Runner:
     """A worker's runner, with the layer or without."""
-    settings = {"model": directory, "model_name": "m", "device": "cpu", "dtype": "bfloat16"}
-    settings |= {"kv_memory": 1 << 30, "max_model_len": 2048, "speculation": speculation}
-    runner = load(WorkerSettings.model_validate(settings))
+    runner = load_on_cpu(directory, speculation=speculation)
     runner.enter()
     return runner
 

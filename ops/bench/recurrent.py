@@ -23,12 +23,11 @@ from typing import Any
 import torch
 import transformers
 
-from gpu_worker.settings import WorkerSettings
-from gpu_worker.startup.load import load
 from gpu_worker.step.runner import Runner
 from ops.bench.load.workload import Question
 from ops.bench.record import write
 from ops.bench.rig.in_process import InProcess
+from ops.bench.rig.on_cpu import load_on_cpu
 
 VOCABULARY = 4096
 SIZES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -84,8 +83,7 @@ def make(name: str, directory: Path, seed: int, **smaller: Any) -> None:
 
 def load_runner(directory: Path) -> Runner:
     """Quire's side of a model."""
-    settings = {"model": directory, "model_name": "m", "device": "cpu", "dtype": "bfloat16"}
-    return load(WorkerSettings.model_validate(settings | {"kv_memory": 4 << 30, "max_model_len": 2048}))
+    return load_on_cpu(directory, kv_memory=4 << 30)
 
 
 def quire(runner: Runner, seed: int) -> dict[str, float]:

@@ -11,27 +11,22 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from ops.runtime.vision.settings import SeeingModel
-from ops.runtime.vision.vision import Grid, ImageError, Together
+from ops.runtime.vision.vision import Grid, ImageError, UsualVision
 
 USUAL = ((336, 672), (672, 336), (672, 672), (1008, 336), (336, 1008))
 """Heights and widths that transformers has where a configuration has none."""
 
 
 @dataclass(frozen=True, slots=True)
-class AnyResVision:
+class AnyResVision(UsualVision):
     """LLaVA-NeXT (Liu et al. 2024, "AnyRes")."""
 
-    placeholder: int
     patch: int
     """Pixels of a side of what becomes one token."""
     tile: int
     """Pixels of a side of a tile, and of the whole image as it is seen."""
     sizes: tuple[tuple[int, int], ...]
     """Heights and widths to which an image may be brought, in pixels."""
-    in_grid: bool = False
-    around: str = ""
-    together: Together = "nowhere"
-    texts: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, model: SeeingModel) -> Self:
@@ -51,10 +46,6 @@ class AnyResVision:
         vision = cls(model.placeholder, patch, tile, tuple(sizes))
         model.images_of(vision.tokens(vision.grid(*vision.largest)))
         return vision
-
-    @property
-    def written(self) -> int:
-        return self.placeholder
 
     @property
     def largest(self) -> tuple[int, int]:
@@ -77,9 +68,6 @@ class AnyResVision:
     def tokens(self, grid: Grid) -> int:
         """Of an image, with the ends of rows."""
         return (self.tile // self.patch) ** 2 + grid.rows * (grid.columns + 1)
-
-    def size(self, grid: Grid) -> None:
-        return None
 
     def options(self, grid: Grid) -> Mapping[str, Any]:
         return {"image_grid_pinpoints": [list(size) for size in self.sizes]}

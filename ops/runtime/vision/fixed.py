@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from ops.runtime.vision.settings import SeeingModel
-from ops.runtime.vision.vision import Grid, Together
+from ops.runtime.vision.vision import Grid, UsualVision
 
 CLASS_TOKENS = {"clip_vision_model": 1, "siglip_vision_model": 0}
 """How many tokens a tower has beside those of patches, by its `model_type`."""
@@ -17,18 +17,13 @@ def drops_first(model: SeeingModel) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class FixedVision:
+class FixedVision(UsualVision):
     """Each image has as many tokens as any other: LLaVA 1.5."""
 
-    placeholder: int
     side: int
     """Pixels of a side of what the tower sees."""
     tokens: int
     """Tokens of an image."""
-    in_grid: bool = False
-    around: str = ""
-    together: Together = "nowhere"
-    texts: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, model: SeeingModel) -> Self:
@@ -44,18 +39,11 @@ class FixedVision:
         return cls(model.placeholder, side, tokens)
 
     @property
-    def written(self) -> int:
-        return self.placeholder
-
-    @property
     def largest(self) -> tuple[int, int]:
         return self.side, self.side
 
     def grid(self, width: int, height: int, low_detail: bool = False) -> Grid:
         return Grid(1, self.tokens)
-
-    def size(self, grid: Grid) -> None:
-        return None
 
     def options(self, grid: Grid) -> Mapping[str, Any]:
         return {}

@@ -6,30 +6,24 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from ops.runtime.vision.settings import SeeingModel, Settings
-from ops.runtime.vision.vision import HUGE, LOW_DETAIL, Grid, Together
+from ops.runtime.vision.vision import LOW_DETAIL, Grid, PatchVision, Together, UsualVision
 
 BUDGETS = (1120, 560, 280, 140, 70)
 """Tokens of an image that Gemma 4 knows."""
 
 
 @dataclass(frozen=True, slots=True)
-class SquareVision:
+class SquareVision(UsualVision):
     """All images have one size, whatever their shape: Gemma 3."""
 
-    placeholder: int
-    written: int
-    """Begins an image, too."""
+    begin: int
+    """Id of the token at the beginning of an image, which the chat template writes."""
     end: int
     """Id of the token at the end of an image."""
     side: int
     """Rows and columns of what is seen."""
     pixels: tuple[int, int]
     """Width and height to which images are brought."""
-    around: str = "\n\n"
-    in_grid: bool = False
-    together: Together = "everywhere"
-    texts: tuple[str, ...] = ()
-    largest: tuple[int, int] = HUGE
 
     @classmethod
     def of(cls, model: SeeingModel) -> Self:
@@ -47,6 +41,18 @@ class SquareVision:
             (size.whole("width", 224), size.whole("height", 224)),
         )
 
+    @property
+    def written(self) -> int:
+        return self.begin
+
+    @property
+    def around(self) -> str:
+        return "\n\n"
+
+    @property
+    def together(self) -> Together:
+        return "everywhere"
+
     def grid(self, width: int, height: int, low_detail: bool = False) -> Grid:
         return Grid(self.side, self.side)
 
@@ -57,26 +63,20 @@ class SquareVision:
         return {"do_resize": False}
 
     def run(self, grid: Grid) -> list[int | str]:
-        return [self.written, *[self.placeholder] * (grid.rows * grid.columns), self.end]
+        return [self.begin, *[self.placeholder] * (grid.rows * grid.columns), self.end]
 
 
 @dataclass(frozen=True, slots=True)
-class BudgetVision:
+class BudgetVision(PatchVision):
     """Images keep their shape, and fill a budget of tokens as far as whole ones allow: Gemma 4."""
 
-    placeholder: int
     begin: int
     """Id of the token at the beginning of an image."""
     end: int
     """Id of the token at the end of an image."""
-    patch: int
-    """Pixels of a side of what becomes one token."""
     budget: int
     """Tokens of an image."""
     together: Together = "nowhere"
-    around: str = ""
-    in_grid: bool = False
-    texts: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, model: SeeingModel) -> Self:
@@ -88,16 +88,12 @@ class BudgetVision:
         text = model.config.within("text_config").values
         return cls(
             _token(model.config, "image_token", 258_880),
+            patch,
             _token(model.config, "boi_token", 255_999),
             _token(model.config, "eoi_token", 258_882),
-            patch,
             next((each for each in BUDGETS if each <= most), most),
             "in windows" if text.get("use_bidirectional_attention") == "vision" else "nowhere",
         )
-
-    @property
-    def written(self) -> int:
-        return self.placeholder
 
     @property
     def largest(self) -> tuple[int, int]:
@@ -113,12 +109,6 @@ class BudgetVision:
         if not columns:
             return Grid(min(max(1, math.floor(height / width)), budget), 1)
         return Grid(rows, columns)
-
-    def size(self, grid: Grid) -> tuple[int, int]:
-        return grid.columns * self.patch, grid.rows * self.patch
-
-    def options(self, grid: Grid) -> Mapping[str, Any]:
-        return {"do_resize": False}
 
     def run(self, grid: Grid) -> list[int | str]:
         return [self.begin, *[self.placeholder] * (grid.rows * grid.columns), self.end]

@@ -1,33 +1,23 @@
 """Images that keep their shape: from their size to that of what is seen."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from ops.runtime.vision.vision import HUGE, LOW_DETAIL, Grid, ImageError, Together
+from ops.runtime.vision.vision import LOW_DETAIL, Grid, ImageError, PatchVision
 
 
 @dataclass(frozen=True, slots=True)
-class AreaVision:
+class AreaVision(PatchVision):
     """Images keep their shape as far as whole patches allow, and their areas have bounds: Qwen's models."""
 
-    placeholder: int
-    patch: int
-    """Pixels of a side of what becomes one token."""
     least: int
     """Pixels of the smallest image."""
     most: int
     """Pixels of the largest one."""
-    in_grid: bool = True
-    around: str = ""
-    together: Together = "nowhere"
-    texts: tuple[str, ...] = ()
-    largest: tuple[int, int] = HUGE
 
     @property
-    def written(self) -> int:
-        return self.placeholder
+    def in_grid(self) -> bool:
+        return True
 
     def grid(self, width: int, height: int, low_detail: bool = False) -> Grid:
         if max(width, height) > 200 * min(width, height):
@@ -44,53 +34,30 @@ class AreaVision:
             return Grid(math.ceil(height * scale / patch), math.ceil(width * scale / patch))
         return Grid(rows, columns)
 
-    def size(self, grid: Grid) -> tuple[int, int]:
-        return grid.columns * self.patch, grid.rows * self.patch
-
-    def options(self, grid: Grid) -> Mapping[str, Any]:
-        return {"do_resize": False}
-
     def run(self, grid: Grid) -> list[int | str]:
         return [self.placeholder] * (grid.rows * grid.columns)
 
 
 @dataclass(frozen=True, slots=True)
-class EdgeVision:
+class EdgeVision(PatchVision):
     """Images are reduced until no edge is too long, and a token ends each row: Pixtral."""
 
-    placeholder: int
-    patch: int
-    """Pixels of a side of what becomes one token."""
     longest: int
     """Pixels of the longest edge."""
     row_end: str = "[IMG_BREAK]"
     """Token at the end of each row but the last one."""
     end: str = "[IMG_END]"
     """Token at the end of the last row."""
-    in_grid: bool = False
-    around: str = ""
-    together: Together = "nowhere"
-    largest: tuple[int, int] = HUGE
 
     @property
     def texts(self) -> tuple[str, ...]:
         return self.row_end, self.end
-
-    @property
-    def written(self) -> int:
-        return self.placeholder
 
     def grid(self, width: int, height: int, low_detail: bool = False) -> Grid:
         longest = min(self.longest, LOW_DETAIL) if low_detail else self.longest
         if (excess := max(height / longest, width / longest)) > 1:
             height, width = math.floor(height / excess), math.floor(width / excess)
         return Grid(max(1, math.ceil(height / self.patch)), max(1, math.ceil(width / self.patch)))
-
-    def size(self, grid: Grid) -> tuple[int, int]:
-        return grid.columns * self.patch, grid.rows * self.patch
-
-    def options(self, grid: Grid) -> Mapping[str, Any]:
-        return {"do_resize": False}
 
     def run(self, grid: Grid) -> list[int | str]:
         rows: list[int | str] = [*[self.placeholder] * grid.columns, self.row_end] * grid.rows

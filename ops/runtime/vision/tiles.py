@@ -14,7 +14,7 @@ from itertools import product
 from typing import Any, Self
 
 from ops.runtime.vision.settings import SeeingModel
-from ops.runtime.vision.vision import Grid, Together
+from ops.runtime.vision.vision import Grid, UsualVision
 
 ALONE = Grid(1, 1)
 """An image that is not cut."""
@@ -24,13 +24,12 @@ LONGEST = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class SplitVision:
+class SplitVision(UsualVision):
     """The longer side is brought to a length, and the image is cut: Idefics 3, SmolVLM.
 
     Each tile's row and column is written before it. An image of low detail is not cut.
     """
 
-    placeholder: int
     tile: int
     """Pixels of a side of a tile, an even number."""
     tokens: int
@@ -39,9 +38,6 @@ class SplitVision:
     """Pixels of the longer side before the image is cut."""
     tiles: int
     """Tiles of an image, at most, with the whole one; 1: images are not cut."""
-    in_grid: bool = False
-    around: str = ""
-    together: Together = "nowhere"
     begin: str = "<fake_token_around_image>"
     """Token before each tile, and behind the last one."""
     whole: str = "<global-img>"
@@ -66,10 +62,6 @@ class SplitVision:
             longest,
             tiles if settings.flag("do_image_splitting", True) else 1,
         )
-
-    @property
-    def written(self) -> int:
-        return self.placeholder
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -97,9 +89,6 @@ class SplitVision:
             if grid.rows * grid.columns < self.tiles:
                 return grid
         return ALONE
-
-    def size(self, grid: Grid) -> None:
-        return None
 
     def options(self, grid: Grid) -> Mapping[str, Any]:
         if grid == ALONE:
@@ -143,13 +132,12 @@ class SplitVision:
 
 
 @dataclass(frozen=True, slots=True)
-class CropVision:
+class CropVision(UsualVision):
     """The image is stretched to the rows and columns of tiles whose shape is nearest, and cut: InternVL.
 
     An image of low detail is stretched to one tile.
     """
 
-    placeholder: int
     tile: int
     """Pixels of a side of a tile."""
     tokens: int
@@ -158,9 +146,6 @@ class CropVision:
     """Tiles of an image, at least, without the whole one."""
     most: int
     """Tiles of an image, at most, without the whole one; 1: images are not cut."""
-    in_grid: bool = False
-    around: str = ""
-    together: Together = "nowhere"
     begin: str = "<img>"
     """Token before the image."""
     end: str = "</img>"
@@ -182,10 +167,6 @@ class CropVision:
         return cls(model.placeholder, tile, tokens, min(settings.whole("min_patches", 1), most), most)
 
     @property
-    def written(self) -> int:
-        return self.placeholder
-
-    @property
     def texts(self) -> tuple[str, ...]:
         return self.begin, self.end
 
@@ -203,9 +184,6 @@ class CropVision:
             if apart < least or (apart == least and area > 0.5 * self.tile**2 * columns * rows):
                 least, best = apart, (columns, rows)
         return Grid(best[1], best[0])
-
-    def size(self, grid: Grid) -> None:
-        return None
 
     def options(self, grid: Grid) -> Mapping[str, Any]:
         if grid == ALONE:

@@ -71,3 +71,51 @@ class Vision(Protocol):
 
     def run(self, grid: Grid) -> list[int | str]:
         """The tokens that stand for it in the prompt: ids, or texts of one token each."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsualVision:
+    """What most models have in common. See `Vision`."""
+
+    placeholder: int
+
+    @property
+    def written(self) -> int:
+        return self.placeholder
+
+    @property
+    def around(self) -> str:
+        return ""
+
+    @property
+    def in_grid(self) -> bool:
+        return False
+
+    @property
+    def together(self) -> Together:
+        return "nowhere"
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def largest(self) -> tuple[int, int]:
+        return HUGE
+
+    def size(self, grid: Grid) -> tuple[int, int] | None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class PatchVision(UsualVision):
+    """Images are brought to whole patches, each of which becomes one token."""
+
+    patch: int
+    """Pixels of a side of a patch."""
+
+    def size(self, grid: Grid) -> tuple[int, int]:
+        return grid.columns * self.patch, grid.rows * self.patch
+
+    def options(self, grid: Grid) -> Mapping[str, Any]:
+        return {"do_resize": False}
