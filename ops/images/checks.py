@@ -39,7 +39,8 @@ from ops.images.deployment import (
 def main() -> int:
     try:
         for check in (
-            *(it_answers, images_are_small, idle_costs_little, ports_are_those_of_pages),
+            *(it_answers, images_are_small, files_with_images_are_read),
+            *(idle_costs_little, ports_are_those_of_pages),
             *(roots_and_limits_are_set, limits_hold),
             *(what_is_inner_reaches_nothing_outside, redis_knows_its_users, nothing_is_compiled_at_a_start),
             *(metrics_lead_to_traces, what_was_planned_is_on_record),
@@ -76,6 +77,20 @@ def images_are_small() -> None:
     for service in ("gateway", "tokenizer", "scheduler"):
         size = int(json.loads(docker("image", "inspect", inspected(service)["Image"]).stdout)[0]["Size"])
         promise(size < SMALL_BYTES, f"the image of {service} has {size / 1e6:.0f} MB")
+
+
+IMAGE_FILES = """
+import io
+from PIL import Image
+from ops.runtime.image_files import FORMATS, measured
+for form in FORMATS:
+    Image.new("RGB", (3, 2)).save(file := io.BytesIO(), form)
+    print(form, *measured(file.getvalue()))"""
+
+
+def files_with_images_are_read() -> None:
+    found = inside("tokenizer", IMAGE_FILES).split("\n")
+    promise(found == [f"{form} 3 2" for form in ("PNG", "JPEG", "WEBP", "GIF")], f"it read {found}")
 
 
 IDLE_SECONDS = 60.0
