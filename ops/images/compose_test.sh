@@ -22,6 +22,11 @@ trap 'status=$?; [ $status = 0 ] || docker compose logs --tail 30
     docker compose --profile "*" down --volumes --timeout 5; [ -z "$servers" ] || kill $servers; rm -rf "$folder"
     exit $status' EXIT
 
+# Podman, and Docker before 25.
+case $(docker version --format '{{.Server.APIVersion}}') in
+    1.[0-9] | 1.[0-3][0-9] | 1.4[0-3]) COMPOSE_FILE=$COMPOSE_FILE:ops/images/older_engines.yml ;;
+esac
+
 python=$(sed -n 's/^ARG PYTHON_IMAGE=//p' ops/images/Dockerfile)
 if ! { docker image inspect "$python" || timeout 120 docker pull "$python"; } >/dev/null 2>&1; then
     echo "== images of Debian's packages, because there is no $python"

@@ -5,6 +5,7 @@ lock or retry in between. Connecting again is its users' business, who know what
 """
 
 import asyncio
+import socket
 import ssl
 from collections import deque
 from collections.abc import Sequence
@@ -79,10 +80,18 @@ class Connection(asyncio.Protocol):
                 context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
             if own := where.get("ssl_certfile"):
                 context.load_cert_chain(own, where.get("ssl_keyfile"))
-        _, connection = await loop.create_connection(
-            cls, where.get("host", "127.0.0.1"), where.get("port", 6379), ssl=context
-        )
-        return connection
+        host, port = where.get("host", "127.0.0.1"), where.get("port", 6379)
+        # Given a name, uvloop's create_connection logs an error if that is not found after it was cancelled.
+        problem, name = OSError("it has no address"), None if context is None else host
+        for *_, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            try:
+                _, connection = await loop.create_connection(
+                    cls, *address[:2], ssl=context, server_hostname=name
+                )
+                return connection
+            except OSError as error:
+                problem = error
+        raise problem
 
     async def _greet(self, where: dict[str, Any]) -> None:
         try:

@@ -248,6 +248,29 @@ def test_every_service_of_ours_is_watched_and_waits_for_redis(name: str) -> None
     assert yaml.safe_load(command) == service["command"], "the image's own command is the same"
 
 
+class _Reset(yaml.SafeLoader):
+    """Knows Compose's tag that takes a key out."""
+
+
+_Reset.add_constructor("!reset", lambda loader, node: None)
+
+
+def test_engines_that_check_no_more_often_at_a_start_check_often() -> None:
+    """With older_engines.yml a service has as many seconds to be well again, and no `start_interval`."""
+    text = (ROOT / "ops/images/older_engines.yml").read_text()
+    older = yaml.load(text, _Reset)["services"]
+    assert older.keys() == {name for name, service in SERVICES.items() if "healthcheck" in service}
+    for name, service in older.items():
+        usual, check = SERVICES[name]["healthcheck"], service["healthcheck"]
+        assert check.pop("start_interval", "left") is None, "Compose refuses it for such an engine"
+        merged = usual | check
+        seconds = [
+            int(each["retries"]) * float(each["interval"].removesuffix("s")) for each in (usual, merged)
+        ]
+        assert seconds[0] == seconds[1]
+        assert name == "redis" or merged["test"] == [*usual["test"][:-1], str(check["retries"])]
+
+
 def test_what_was_fetched_is_kept_and_user_10001_may_write_it() -> None:
     readers = [service for service in OURS.values() if "QUIRE_MODEL" in service["environment"]]
     assert len(readers) == 3

@@ -2,11 +2,12 @@
 
 import asyncio
 import contextlib
+import socket
 import ssl
 import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
@@ -14,7 +15,7 @@ from ops.launcher.redis_server import RedisServer
 from ops.runtime.health import RedisProblem, Unwell, check
 from ops.runtime.leases import Leases
 from ops.runtime.settings import ProcessSettings
-from proto.rpc import BusAway, Node, RedisBus
+from proto.rpc import BusAway, Node, RedisBus, resp
 from proto.rpc.bounded_reader import size_of
 from proto.rpc.bus import MAX_ENTRY_BYTES
 from proto.rpc.resp import COMING_SECONDS, Connection
@@ -132,6 +133,27 @@ async def test_why_redis_refuses_a_connection_is_told(said: str) -> None:
     async with answering(f"-{said}\r\n".encode()) as url:
         with pytest.raises(BusAway, match=said):
             await Connection.open(url)
+
+
+async def test_every_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with answering(b"-ERR here I am\r\n") as url:
+        port = int(url.split(":")[-1].split("/")[0])
+        found = [
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", (one, port)) for one in ("127.0.0.2", "127.0.0.1")
+        ]
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", AsyncMock(return_value=found))
+        with pytest.raises(BusAway, match="here I am"):
+            await Connection.open(url.replace("127.0.0.1", "redis.test"))
+        found.pop()
+        with pytest.raises(BusAway, match=r"redis\.test:\d+ is unreachable"):
+            await Connection.open(url.replace("127.0.0.1", "redis.test"))
+
+
+async def test_a_name_that_nobody_knows_in_time_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resp, "CONNECT_SECONDS", 0.05)
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", lambda *_, **__: asyncio.sleep(60))
+    with pytest.raises(BusAway, match=r"redis\.test:6379 does not answer"):
+        await Connection.open("redis://redis.test")
 
 
 async def unasked(connection: Connection, data: bytes) -> None:
