@@ -85,6 +85,12 @@ class Kernels(Protocol):
         """hidden *= activation(gates), in place, computed in float32: [tokens, size] of one type each, whose
         rows may be parts of longer ones. `activation`: none, silu or sigmoid."""
 
+    def add(self, into: Tensor, numbers: Tensor, gates: Tensor | None = None) -> None:
+        """into += numbers, in place, rounded once: [tokens, size], each float32 or of the activations' type.
+
+        `gates`: float32 [tokens, 1], whose sigmoids numbers are multiplied by.
+        """
+
     def kv_format(self, name: str, dtype: torch.dtype) -> KvFormat:
         """How keys and values are kept. `name`: `kv_sizes.AUTO`, or one of `kv_sizes.ROW_BYTES` that the back
         end has. `dtype`: of the activations."""

@@ -24,7 +24,7 @@ class Experts:
         shape, names = config.experts, config.family.experts
         assert shape is not None
         assert names is not None
-        self._ranks = weights.ranks
+        self._ranks, self._add = weights.ranks, kernels.add
         self._route = _router(config, weights, kernels)
         latent, hidden = shape.latent_size, config.hidden_size
         read = (
@@ -49,8 +49,8 @@ class Experts:
         if self._out_of is not None:
             sums = self._out_of(sums.to(hidden.dtype))
         if self._shared is not None:
-            sums += self._shared(hidden)
-        residual += self._ranks.sum(sums)
+            self._shared.add_to(hidden, sums)
+        self._add(residual, self._ranks.sum(sums))
 
 
 class SharedExpert:
@@ -66,16 +66,17 @@ class SharedExpert:
             self._inner = kernels.gated(own.up, None, config.activation)
         else:
             self._inner = activated(kernels.linear(own.up), config.activation)
-        self._down = kernels.linear(own.down)
+        self._down, self._add = kernels.linear(own.down), kernels.add
         self._gate = None
         if names.shared_gate is not None:
             gate = weights.merged({names.shared_gate: 1}, config.hidden_size, False)
             self._gate = kernels.linear(*gate, dtype=torch.float32)
 
-    def __call__(self, hidden: Tensor) -> Tensor:
-        """[tokens, hidden_size] to the same: this rank's part of the sum over ranks."""
-        result = self._down(self._inner(hidden))
-        return result if self._gate is None else result * self._gate(hidden).sigmoid()
+    def add_to(self, hidden: Tensor, sums: Tensor) -> None:
+        """Add the result for hidden [tokens, hidden_size] to sums, float32: this rank's part of a sum over
+        ranks."""
+        gates = None if self._gate is None else self._gate(hidden)
+        self._add(sums, self._down(self._inner(hidden)), gates)
 
 
 def _router(

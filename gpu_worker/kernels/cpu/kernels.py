@@ -17,7 +17,8 @@ from gpu_worker.kernels.cpu.coded import CodedGated, CodedLinear
 from gpu_worker.kernels.cpu.int4 import Int4Gated, Int4Linear
 from gpu_worker.kernels.cpu.kv import FORMATS
 from gpu_worker.kernels.cpu.layers import CpuNorm, Multiply
-from gpu_worker.kernels.cpu.linear import PackedGated, PackedLinear
+from gpu_worker.kernels.cpu.linear import Packed, PackedGated, PackedLinear
+from gpu_worker.kernels.cpu.mixture import Add, CpuMixture, CpuRoute
 from gpu_worker.kernels.cpu.onednn import OneDnnGated, OneDnnLinear
 from gpu_worker.kernels.cpu.quantized import QuantizedGated, QuantizedLinear
 from gpu_worker.kernels.cpu.sampling import Sampler
@@ -37,8 +38,7 @@ from gpu_worker.kernels.reference.absorbed import ReferenceAbsorbed
 from gpu_worker.kernels.reference.copies import copy_blocks
 from gpu_worker.kernels.reference.int4 import Int4Weights
 from gpu_worker.kernels.reference.kept import KeptWeights, Kind
-from gpu_worker.kernels.reference.mixture import ReferenceMixture
-from gpu_worker.kernels.reference.route import ReferenceRoute
+from gpu_worker.kernels.reference.mixture import ReferenceMixture, activating, products_of
 from gpu_worker.kernels.sampling import Allowed, Sampled, SamplingState
 from gpu_worker.machine.huge_pages import keep_freed_memory
 
@@ -56,6 +56,7 @@ class CpuKernels:
         self._sampler = Sampler(library)
         self._attention = Attention(library)
         self.multiply = Multiply(library)
+        self.add = Add(library)
 
     def enter(self) -> None:
         """Pin the calling thread to the first core. PyTorch computes in one thread from now on, because its
@@ -84,10 +85,14 @@ class CpuKernels:
         return ReferenceAbsorbed(up_key, up_value)
 
     def mixture(self, experts: Iterable[Expert], count: int, activation: str | Clamped = "silu") -> Mixture:
-        return ReferenceMixture.of(self, experts, activation)
+        products = [products_of(self, each, activation) for each in experts]
+        packed = [(up, down) for up, down in products if isinstance(up, Packed) and isinstance(down, Packed)]
+        if len(packed) == len(products):
+            return CpuMixture(self.library, packed, activation)
+        return ReferenceMixture((activating(up, activation), down) for up, down in products)
 
     def route(self, routing: Routing, score_correction_bias: Tensor | None = None) -> Route:
-        return ReferenceRoute(routing, score_correction_bias)
+        return CpuRoute(self.library, routing, score_correction_bias)
 
     def norm(self, weight: Tensor, eps: float) -> CpuNorm:
         return CpuNorm(self.library, weight, eps)

@@ -74,7 +74,8 @@ class Packed:
             wide=wide,
         )
         self.out_dtype = torch.float32 if wide else self.dtype
-        self._itself = ctypes.addressof(self._matrix)
+        self.itself = ctypes.addressof(self._matrix)
+        """Address of the matrix, for the library's functions."""
         self._pack(weight)
         self._multiply = Kernel(library, self.symbol, c_void_p, c_void_p, c_int64, c_void_p, c_int)
 
@@ -112,7 +113,7 @@ class Packed:
         x = self._checked(x)
         rows = x.shape[0]
         out = torch.empty((rows, self.out_features), dtype=self.out_dtype)
-        self._multiply(self._itself, x.data_ptr(), rows, out.data_ptr(), 0)
+        self._multiply(self.itself, x.data_ptr(), rows, out.data_ptr(), 0)
         return out
 
     def add_to(self, x: Tensor, out: Tensor) -> None:
@@ -125,7 +126,7 @@ class Packed:
             or not out.is_contiguous()
         ):
             raise ValueError(f"expected contiguous {self.out_dtype} [{rows}, {self.out_features}] to add to")
-        self._multiply(self._itself, x.data_ptr(), rows, out.data_ptr(), 1)
+        self._multiply(self.itself, x.data_ptr(), rows, out.data_ptr(), 1)
 
     def _checked(self, x: Tensor) -> Tensor:
         if x.dtype is not self.dtype or x.shape[1] != self.in_features:
@@ -156,7 +157,7 @@ class PackedLinear(Packed):
         take = self._library[f"{self.symbol}_rows"]
         take.argtypes = (c_void_p, c_void_p, c_int64, c_void_p)
         take.restype = None
-        take(self._itself, ids.data_ptr(), len(ids), out.data_ptr())
+        take(self.itself, ids.data_ptr(), len(ids), out.data_ptr())
         return out
 
 

@@ -74,6 +74,9 @@ class ReferenceKernels:
             gates = silu(gates) if activation == "silu" else gates.sigmoid()
         hidden.copy_(hidden.float() * gates)
 
+    def add(self, into: Tensor, numbers: Tensor, gates: Tensor | None = None) -> None:
+        into += numbers if gates is None else numbers * gates.sigmoid()
+
     def kv_format(self, name: str, dtype: torch.dtype) -> KvFormat:
         return FORMATS[name](dtype)
 

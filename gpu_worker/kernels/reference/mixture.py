@@ -26,9 +26,8 @@ class ReferenceMixture:
     @classmethod
     def of(cls, kernels: Kernels, experts: Iterable[Expert], activation: str | Clamped) -> Self:
         """See `Kernels.mixture`."""
-        return cls(
-            (_inner(kernels, each, activation), kernels.linear(each.down, each.down_bias)) for each in experts
-        )
+        products = (products_of(kernels, each, activation) for each in experts)
+        return cls((activating(up, activation), down) for up, down in products)
 
     def __call__(self, hidden: Tensor, routing_weights: Tensor, selected_experts: Tensor) -> Tensor:
         """The results of a token's experts are added up in the order of the experts' numbers."""
@@ -60,9 +59,17 @@ class ClampedGate:
         return (up + 1) * (gate * torch.sigmoid(gate * self._activation.alpha))
 
 
-def _inner(kernels: Kernels, expert: Expert, activation: str | Clamped) -> Unary:
-    if activation == UNGATED:
-        return activated(kernels.linear(expert.up, expert.up_bias), activation)
+def products_of(kernels: Kernels, expert: Expert, activation: str | Clamped) -> tuple[Unary, Unary]:
+    """An expert's product with gate and up, activated if the activation is one of `gated`; and with down."""
+    if activation == UNGATED or isinstance(activation, Clamped):
+        up: Unary = kernels.linear(expert.up, expert.up_bias)
+    else:
+        up = kernels.gated(expert.up, expert.up_bias, activation)
+    return up, kernels.linear(expert.down, expert.down_bias)
+
+
+def activating(up: Unary, activation: str | Clamped) -> Unary:
+    """The first of `products_of`, activated."""
     if isinstance(activation, Clamped):
-        return ClampedGate(kernels.linear(expert.up, expert.up_bias), activation)
-    return kernels.gated(expert.up, expert.up_bias, activation)
+        return ClampedGate(up, activation)
+    return activated(up, activation) if activation == UNGATED else up

@@ -248,7 +248,10 @@ def gguf_text(text: str) -> bytes:
 
 
 def gguf_value(value: Any) -> bytes:
-    """A value with the number of its type before it. A list has the type of its first value."""
+    """A value with the number of its type before it.
+
+    A list has the type of its first value. Its whole numbers have signs: llama.cpp wants that of token types.
+    """
     match value:
         case bool():
             return struct.pack("<I?", 7, value)
@@ -260,7 +263,9 @@ def gguf_value(value: Any) -> bytes:
             return struct.pack("<I", 8) + gguf_text(value)
         case list():
             each = [gguf_value(one) for one in value]
-            kind = each[0][:4] if each else struct.pack("<I", 4)
+            kind = each[0][:4] if each else struct.pack("<I", 5)
+            if kind == struct.pack("<I", 4):
+                kind = struct.pack("<I", 5)
             return (
                 struct.pack("<I", 9) + kind + struct.pack("<Q", len(each)) + b"".join(one[4:] for one in each)
             )
