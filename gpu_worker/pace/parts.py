@@ -15,7 +15,7 @@ PRODUCTS, ATTENTION, SAMPLING, OTHER = "products", "attention", "sampling", "oth
 
 _CLASSES = (
     *("Packed", "OneDnnLinear", "OneDnnGated"),
-    *("ReferenceLinear", "ReferenceGated", "ReferenceMixture"),
+    *("ReferenceLinear", "ReferenceGated", "ReferenceMixture", "CpuMixture"),
     *("QuantizedLinear", "QuantizedGated", "Int4Linear"),
 )
 """Classes of back ends for CPUs that multiply with weights."""

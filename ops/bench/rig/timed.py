@@ -89,6 +89,9 @@ class TimedKernels:
     def multiply(self, hidden: Tensor, gates: Tensor, activation: str) -> None:
         self._timed("attention", self._kernels.multiply, hidden, gates, activation)
 
+    def add(self, into: Tensor, numbers: Tensor, gates: Tensor | None = None) -> None:
+        self._timed("projections", self._kernels.add, into, numbers, gates)
+
     def copies(self, caches: Sequence[Cache]) -> Copies:
         return self._kernels.copies(caches)
 

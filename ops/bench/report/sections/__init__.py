@@ -46,6 +46,7 @@ KINDS: Mapping[str, Kind] = {
     "step": Kind("One step, by part", engines.subject, step.by_part),
     "mechanisms": Kind("Each mechanism on and off", mechanisms.subject, mechanisms.on_and_off),
     "recurrent": Kind("Models with recurrent layers beside transformers", lambda _: "", anything.numbers),
+    "gguf": Kind("A GGUF file beside llama.cpp", lambda results: str(results["file"]), anything.numbers),
     "predictor": Kind("Drafts of a layer for multi-token prediction", lambda _: "", anything.numbers),
     "images": Kind("Images beside transformers", lambda _: "", anything.numbers),
     "footprint": Kind("What a worker takes before it answers", engines.subject, anything.numbers),

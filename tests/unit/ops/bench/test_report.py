@@ -188,6 +188,7 @@ def folder(tmp_path, made_up, contest) -> Path:
         ),
         made_up("attention", ATTENTION),
         made_up("recurrent", {"milliseconds": {"LFM2": {"1 users": {"quire": 1.0, "transformers": 2.0}}}}),
+        made_up("gguf", {"file": "m-q4_k_m", "milliseconds": {"1 users": {"quire": 1.0, "llama_cpp": 2.0}}}),
         made_up("predictor", {"milliseconds": {"1 users": {"without the layer": 1.0, "1 drafts": 1.5}}}),
         made_up("images", {"milliseconds of a step": {"1 users": {"text": 1.0, "behind images": 1.5}}}),
         made_up("grammars", {"schemas": 100, "libraries": {"llguidance": {"compiling, P50, ms": 1.5}}}),

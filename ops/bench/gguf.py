@@ -1,0 +1,84 @@
+"""A GGUF file beside llama.cpp: milliseconds between tokens, and of a prompt.
+
+`python -m ops.bench.gguf FILE --peer PYTHON` takes any file that both read. PYTHON has the package
+`llama-cpp-python`, or `ik-llama-cpp-python` with `--bindings ik_llama_cpp`. Quire is the scheduler's core and
+the worker in this process, and llama.cpp a static batch without a server. The two take turns.
+"""
+
+import argparse
+import json
+import subprocess
+from collections import defaultdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from gpu_worker.machine.cores import usable
+from ops.bench.engines.peers.llama_server import MODULES
+from ops.bench.record import write
+from ops.bench.recurrent import LONG, PROMPT, STEPS, USERS, quire
+from ops.bench.rig.on_cpu import load_on_cpu
+from ops.runtime.gguf.directory import as_directory
+
+ROOT = Path(__file__).parents[2]
+
+
+def peer(python: str, bindings: str, file: Path, seed: int) -> dict[str, float]:
+    """Milliseconds of llama.cpp's."""
+    sizes = {"prompt": PROMPT, "long": LONG, "steps": STEPS, "seed": seed, "threads": len(usable())}
+    given = [f"--{name}={number}" for name, number in sizes.items()]
+    module = [python, "-m", "ops.bench.engines.peers.llama_steps"]
+    users = ["--users", *map(str, USERS)]
+    done = subprocess.run(
+        [*module, "--bindings", bindings, "--model", str(file.resolve()), *given, *users],
+        cwd=ROOT,
+        check=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def compare(file: Path, python: str, bindings: str, rounds: int, seed: int) -> dict[str, Any]:
+    """Milliseconds of both, medians of the rounds, and how many times as long llama.cpp takes."""
+    runner = load_on_cpu(as_directory(file), kv_memory=2 << 30)
+    taken: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    quire(runner, seed)  # steps are recorded
+    for turn in range(1, rounds + 1):
+        for name, times in (
+            (bindings, peer(python, bindings, file, seed + turn)),
+            ("quire", quire(runner, seed + turn)),
+        ):
+            for what, milliseconds in times.items():
+                taken[what][name].append(milliseconds)
+    return {
+        what: {name: round(median(times), 2) for name, times in both.items()}
+        | {"times": round(median(both[bindings]) / median(both["quire"]), 2)}
+        for what, both in taken.items()
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--peer", required=True, help="a Python that has llama.cpp's bindings")
+    parser.add_argument("--bindings", choices=MODULES, default="llama_cpp")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    name = options.file.stem
+    found = compare(options.file, options.peer, options.bindings, options.rounds, options.seed)
+    for what, each in found.items():
+        print(what, each)
+    out = options.out or ROOT / f"ops/bench/results/gguf-{name}.json"
+    results = {"file": name, "MB": round(options.file.stat().st_size / 1e6), "milliseconds": found}
+    write(out, "gguf", options.seed, results)
+
+
+if __name__ == "__main__":
+    main()
