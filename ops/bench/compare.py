@@ -191,6 +191,7 @@ def compare(
         agreed = _agreements(contest, competitors) if check else []
         packages = {one.name: dict(one.packages) for one in competitors if isinstance(one, Started)}
     return {
+        "openmp": "each engine's own",
         "terms": asdict(terms) | {"model": terms.model.name},
         "contest": asdict(contest),
         "absent": absent,

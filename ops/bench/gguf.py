@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any
 
 from gpu_worker.machine.cores import usable
+from ops.bench.engines.competitors import peer_environment
 from ops.bench.engines.peers.llama_server import MODULES
 from ops.bench.record import write
 from ops.bench.recurrent import LONG, PROMPT, STEPS, USERS, quire
@@ -32,6 +33,7 @@ def peer(python: str, bindings: str, file: Path, seed: int) -> dict[str, float]:
     done = subprocess.run(
         [*module, "--bindings", bindings, "--model", str(file.resolve()), *given, *users],
         cwd=ROOT,
+        env=peer_environment(len(usable())),
         check=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

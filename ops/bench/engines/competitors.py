@@ -96,6 +96,16 @@ class Started:
         return self.process.cpu_seconds()
 
 
+def peer_environment(threads: int) -> dict[str, str]:
+    """Of a process of another engine.
+
+    Quire's worker asks OpenMP for threads that wait asleep, since they share cores with other processes; this
+    process may have done so, too. Engines that have a machine to themselves are much slower then.
+    """
+    inherited = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    return inherited | {"OMP_NUM_THREADS": str(threads)}
+
+
 @contextmanager
 def started(name: str, command: str, terms: Terms) -> Iterator[Started]:
     """Run `command` with {port}, {model}, {dtype} and {threads} filled in, until the block ends.
@@ -106,7 +116,7 @@ def started(name: str, command: str, terms: Terms) -> Iterator[Started]:
     filled = {"port": port, "model": terms.model, "dtype": terms.dtype, "threads": terms.threads}
     for word, value in filled.items():
         command = command.replace(f"{{{word}}}", str(value))
-    environment = os.environ | {"OMP_NUM_THREADS": str(terms.threads)}
+    environment = peer_environment(terms.threads)
     url = f"http://127.0.0.1:{port}"
     with (
         tempfile.TemporaryFile("w+") as log,
@@ -173,7 +183,7 @@ def transformers(terms: Terms) -> Iterator[list[Transformers]]:
     """Both ways of batching, of one model in one process. Raises `RuntimeError` if it does not load."""
     words = (terms.model, terms.dtype, terms.threads, terms.kv_tokens, terms.device)
     command = [sys.executable, "-m", "ops.bench.engines.peers.transformers_engine", *map(str, words)]
-    environment = os.environ | {"OMP_NUM_THREADS": str(terms.threads)}
+    environment = peer_environment(terms.threads)
     with Resting.running(command, environment) as process:
         _readline(process.popen)
         process.rest()

@@ -59,7 +59,15 @@ def compared(results: Results, drawings: str) -> list[str]:
         *_batches(loads),
         f"![{COMPARE[THROUGHPUT]}]({drawings}/{THROUGHPUT})",
         *_remarks(results),
+        *([] if "openmp" in results else [ASLEEP]),
     ]
+
+
+ASLEEP = (
+    "In this run OpenMP's threads of other engines had to wait asleep, as those of Quire's worker do. That "
+    "slows llama.cpp, vLLM and transformers; OpenVINO has threads of another kind."
+)
+"""Of results from before `peer_environment`."""
 
 
 def _rest(loads: list[Results]) -> str:
