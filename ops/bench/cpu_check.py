@@ -206,14 +206,15 @@ def _answers(found: dict[str, Any], name: str, others: Sequence[str], deadline: 
                 check=True,
                 timeout=max(60, deadline - time.monotonic()),
             )
-            loads = record.read(out).results["loads"]
+            results = record.read(out).results
         found.setdefault(name, {})[model or "shipped"] = {
             "dtype": dtype,
+            "openmp": results["openmp"],
             "output tokens a second": {
                 str(load["concurrency"]): {
                     engine: one["all"]["output_rate"] for engine, one in load["competitors"].items()
                 }
-                for load in loads
+                for load in results["loads"]
             },
         }
 

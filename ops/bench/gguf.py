@@ -8,16 +8,15 @@ the worker in this process, and llama.cpp a static batch without a server. The t
 import argparse
 import json
 import subprocess
-from collections import defaultdict
+from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from gpu_worker.machine.cores import usable
 from ops.bench.engines.competitors import peer_environment
 from ops.bench.engines.peers.llama_server import MODULES
 from ops.bench.record import write
-from ops.bench.recurrent import LONG, PROMPT, STEPS, USERS, quire
+from ops.bench.recurrent import LONG, PROMPT, STEPS, USERS, in_turns
 from ops.bench.rig.on_cpu import load_on_cpu
 from ops.runtime.gguf.directory import as_directory
 
@@ -44,22 +43,9 @@ def peer(python: str, bindings: str, file: Path, seed: int) -> dict[str, float]:
 
 
 def compare(file: Path, python: str, bindings: str, rounds: int, seed: int) -> dict[str, Any]:
-    """Milliseconds of both, medians of the rounds, and how many times as long llama.cpp takes."""
+    """Of llama.cpp: see `in_turns`."""
     runner = load_on_cpu(as_directory(file), kv_memory=2 << 30)
-    taken: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    quire(runner, seed)  # steps are recorded
-    for turn in range(1, rounds + 1):
-        for name, times in (
-            (bindings, peer(python, bindings, file, seed + turn)),
-            ("quire", quire(runner, seed + turn)),
-        ):
-            for what, milliseconds in times.items():
-                taken[what][name].append(milliseconds)
-    return {
-        what: {name: round(median(times), 2) for name, times in both.items()}
-        | {"times": round(median(both[bindings]) / median(both["quire"]), 2)}
-        for what, both in taken.items()
-    }
+    return in_turns(runner, bindings, partial(peer, python, bindings, file), rounds, seed)
 
 
 def main() -> None:

@@ -199,22 +199,33 @@ def compare_blocks(
 
 
 def compare(runner: Runner, directory: Path, rounds: int, seed: int) -> dict[str, Any]:
-    """Milliseconds of both, medians of the rounds, and how many times as long transformers takes."""
+    """Of transformers: see `in_turns`."""
     threads = torch.get_num_threads()
     model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.bfloat16).eval()
+
+    def theirs(seed: int) -> dict[str, float]:
+        torch.set_num_threads(threads)
+        return static(model, seed)
+
+    return in_turns(runner, "transformers", theirs, rounds, seed)
+
+
+def in_turns(
+    runner: Runner, name: str, theirs: Callable[[int], dict[str, float]], rounds: int, seed: int
+) -> dict[str, Any]:
+    """Milliseconds of another engine and of Quire, medians of the rounds; how many times as long it takes.
+
+    `theirs`: as `quire`, by the seed of the round.
+    """
     taken: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     quire(runner, seed)  # steps are recorded
     for turn in range(1, rounds + 1):
-        torch.set_num_threads(threads)
-        for name, times in (
-            ("transformers", static(model, seed + turn)),
-            ("quire", quire(runner, seed + turn)),
-        ):
+        for engine, times in ((name, theirs(seed + turn)), ("quire", quire(runner, seed + turn))):
             for what, milliseconds in times.items():
-                taken[what][name].append(milliseconds)
+                taken[what][engine].append(milliseconds)
     return {
-        what: {name: round(median(times), 2) for name, times in both.items()}
-        | {"times": round(median(both["transformers"]) / median(both["quire"]), 2)}
+        what: {engine: round(median(times), 2) for engine, times in both.items()}
+        | {"times": round(median(both[name]) / median(both["quire"]), 2)}
         for what, both in taken.items()
     }
 

@@ -98,7 +98,6 @@ void mix(const Mixture& mixture, const T* hidden, int64_t tokens, const float* w
     for (int64_t pair = 0; pair < pairs; ++pair) order[starts[selected[pair] + 1]++] = pair;
 
     std::fill(sums, sums + tokens * size, 0.0f);
-    const bool whole = mixture.between == Between::gated;
     for (int64_t number = 0; number < mixture.count; ++number) {
         const int64_t* own = order + starts[number];
         const int64_t count = starts[number + 1] - starts[number];
@@ -114,8 +113,8 @@ void mix(const Mixture& mixture, const T* hidden, int64_t tokens, const float* w
         const int64_t width = expert.up.matrix->width;
         T* found = at_least(between, count * width);
         expert.up.multiply(expert.up.matrix, x, count, found, 0);
-        if (!whole) {
-            T* activated = at_least(gathering, count * std::max(inner, size));
+        if (mixture.between != Between::gated) {
+            T* activated = at_least(gathering, count * inner);
             parallel_for(count, [&](int64_t row, int) {
                 if (mixture.between == Between::clamped)
                     clamp(mixture, found + row * width, activated + row * inner);
@@ -126,16 +125,12 @@ void mix(const Mixture& mixture, const T* hidden, int64_t tokens, const float* w
         }
         T* results = at_least(ends, count * size);
         expert.down.multiply(expert.down.matrix, found, count, results, 0);
-        const auto add = [&](int64_t row, int) {
+        parallel_for(count, [&](int64_t row, int) {
             float* to = sums + own[row] / each * size;
             const float weight = weights[own[row]];
             each_vector(results + row * size, size,
                         [&](int64_t at, f32x16 result, int64_t some) { put(to + at, result * weight, some, true); });
-        };
-        if (count == 1)
-            add(0, 0);
-        else
-            parallel_for(count, add);
+        });
     }
 }
 
@@ -191,8 +186,7 @@ void leave_groups(const Routing& routing, Routed& memory, float* corrected) {
     memory.groups.assign(routing.groups, 0.0f);
     for (int64_t group = 0; group < routing.groups; ++group) {
         const float* own = corrected + group * size;
-        take_largest(corrected + group * size, size, std::min(routing.group_top, size), memory.taken,
-                     [&](int64_t at) { memory.groups[group] += own[at]; });
+        take_largest(own, size, routing.group_top, memory.taken, [&](int64_t at) { memory.groups[group] += own[at]; });
     }
     memory.open.assign(routing.groups, 0);
     take_largest(memory.groups.data(), routing.groups, routing.top_groups, memory.taken,
@@ -245,8 +239,9 @@ EXPORTED void quire_add(int to_type, int type, int64_t tokens, int64_t size, voi
                         const float* gates) {
     using namespace quire;
     const auto every = [&](auto* to, const auto* from) {
-        const auto one = [&](int64_t token, int) { add(to + token * size, from + token * size, gates ? gates + token : nullptr, size); };
-        tokens == 1 ? one(0, 0) : parallel_for(tokens, one);
+        parallel_for(tokens, [&](int64_t token, int) {
+            add(to + token * size, from + token * size, gates ? gates + token : nullptr, size);
+        });
     };
     const auto from_any = [&](auto* to) {
         type == 1 ? every(to, static_cast<const bf16*>(numbers)) : every(to, static_cast<const float*>(numbers));

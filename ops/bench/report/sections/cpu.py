@@ -5,6 +5,7 @@ from typing import Any
 
 from ops.bench.report.markdown import table
 from ops.bench.report.sections import kernels
+from ops.bench.report.sections.engines import ASLEEP
 
 Results = Mapping[str, Any]
 
@@ -41,6 +42,7 @@ def checked(results: Results, drawings: str) -> list[str]:
                 (engine, *(f"{by_engine[engine]:.1f}" for by_engine in rates.values())) for engine in engines
             ]
             blocks.append(table(("requests at once", *rates), rows))
+            blocks += [] if "openmp" in found else [ASLEEP]
     for what in ("wrong", "left out"):
         if results[what]:
             blocks.append(f"{what.capitalize()}: {'; '.join(results[what])}.")
