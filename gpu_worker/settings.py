@@ -22,6 +22,7 @@ BackEnd = Literal[
     "avx512",
     "avx512_vnni",
     "avx512_bf16",
+    "amx",
 ]
 
 

@@ -11,8 +11,8 @@ from gpu_worker.kernels.cpu.kernels import (
     CpuKernels,
     Int4Kernels,
     KeptKernels,
-    KeptMatrixUnitKernels,
-    MatrixUnitKernels,
+    KeptOneDnnKernels,
+    OneDnnKernels,
     QuantizedKernels,
 )
 from gpu_worker.kernels.cpu.kv import FORMATS
@@ -39,14 +39,14 @@ PLAIN = ("auto", "none")
 
 _KEPT: dict[type[CpuKernels], type[CpuKernels]] = {
     CpuKernels: KeptKernels,
-    MatrixUnitKernels: KeptMatrixUnitKernels,
+    OneDnnKernels: KeptOneDnnKernels,
 }
 """Back ends that keep a checkpoint's quantized weights, by those of plain weights."""
 
 _BESIDE = {
-    MatrixUnitKernels: " with oneDNN",
+    OneDnnKernels: " with oneDNN",
     KeptKernels: ", quantized weights as they are",
-    KeptMatrixUnitKernels: " with oneDNN, quantized weights as they are",
+    KeptOneDnnKernels: " with oneDNN, quantized weights as they are",
     QuantizedKernels: " with weights in int8",
     Int4Kernels: " with weights in int4",
 }
@@ -96,7 +96,7 @@ def kernels_of(settings: WorkerSettings, device: torch.device, ranks: Ranks = AL
         log.warning("%s: PyTorch computes instead, more slowly", error)
         return _reference(settings)
     if kind is CpuKernels and settings.dtype == "bfloat16":
-        kind = _fastest(compiled, settings, ranks)
+        kind = _fastest(compiled, name, settings, ranks)
     if keeps_weights(settings):
         kind = _KEPT.get(kind, kind)
     log.info("kernels: C++ for %s%s, %d threads", name, _BESIDE.get(kind, ""), threads)
@@ -119,13 +119,13 @@ def keeps_weights(settings: WorkerSettings) -> bool:
         return False
 
 
-def _fastest(compiled: ctypes.CDLL, settings: WorkerSettings, ranks: Ranks) -> type[CpuKernels]:
+def _fastest(compiled: ctypes.CDLL, name: str, settings: WorkerSettings, ranks: Ranks) -> type[CpuKernels]:
     """The back end whose products of bfloat16 are the fastest here, the same on every rank. C++ multiplies
-    them from now on in the way that is faster."""
+    them from now on in the way that is faster. Matrix units leave no choice."""
     ways = [measured.CPP]
     if compiled.quire_bfloat16_pairs(1) == 1:
         ways.append(measured.IN_PARTS)
-    if settings.kernels == "auto" and has_onednn_bfloat16():
+    if settings.kernels == "auto" and name != "amx" and has_onednn_bfloat16():
         ways.append(measured.ONEDNN)
     if len(ways) == 1:
         return CpuKernels
@@ -138,7 +138,7 @@ def _fastest(compiled: ctypes.CDLL, settings: WorkerSettings, ranks: Ranks) -> t
     taken = list(found)[ranks.least(measured.fastest(found))]
     log.info("products of bfloat16 are by %s", taken)
     compiled.quire_bfloat16_pairs(taken != measured.IN_PARTS)
-    return MatrixUnitKernels if taken == measured.ONEDNN else CpuKernels
+    return OneDnnKernels if taken == measured.ONEDNN else CpuKernels
 
 
 def _triton(settings: WorkerSettings, device: torch.device) -> Kernels:
@@ -193,4 +193,4 @@ def _kind(settings: WorkerSettings) -> type[CpuKernels]:
         return CpuKernels
     if settings.dtype == "bfloat16" and not has_onednn_bfloat16():
         raise KernelError("QUIRE_KERNELS=onednn: oneDNN multiplies no bfloat16 on this processor")
-    return MatrixUnitKernels
+    return OneDnnKernels

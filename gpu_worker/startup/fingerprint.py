@@ -12,7 +12,7 @@ from typing import cast
 import torch
 
 from gpu_worker.kernels.cpu import build, onednn
-from gpu_worker.kernels.cpu.kernels import CpuKernels, MatrixUnitKernels
+from gpu_worker.kernels.cpu.kernels import CpuKernels, OneDnnKernels
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.models.adapters.adapter import WEIGHTS
 from gpu_worker.models.adapters.config import CONFIG
@@ -74,7 +74,7 @@ def arithmetic_of(settings: WorkerSettings, kernels: Kernels, device: torch.devi
     if not type(kernels).__module__.startswith(build.__package__ or ""):
         return f"torch {torch.backends.cpu.get_cpu_capability()}"
     name = build.supported()[0] if settings.kernels in ("auto", "onednn") else settings.kernels
-    if isinstance(kernels, MatrixUnitKernels):
+    if isinstance(kernels, OneDnnKernels):
         return f"{name} {onednn.arithmetic()}"
     in_parts = cast(CpuKernels, kernels).library.quire_bfloat16_pairs(-1) == 0
     return f"{name} in two parts" if in_parts and settings.dtype == "bfloat16" else name

@@ -1,9 +1,10 @@
 """What multiplies bfloat16 fastest on this machine: measured once, and kept.
 
-The C++ kernels use vector units, and oneDNN also matrix units (AMX) where there are any. The instruction that
-multiplies pairs of bfloat16 is slower on some processors than two of float32. What is faster depends on the
-processor, and on the size of the products. In float32 there is no choice: a row of the C++ kernels has the
-same bits whatever runs beside it, which a resumed answer needs, and oneDNN's has not.
+The instruction that multiplies pairs of bfloat16 is slower on some processors than two of float32, and
+oneDNN may know others. What is faster depends on the processor, and on the size of the products. Where the
+C++ kernels use matrix units (AMX) nothing is measured: they are the fastest. In float32 there is no choice: a
+row of the C++ kernels has the same bits whatever runs beside it, which a resumed answer needs, and oneDNN's
+has not.
 """
 
 import ctypes

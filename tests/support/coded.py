@@ -19,9 +19,14 @@ TABLES = {
 
 
 def coded(
-    kind: str, out: int, inputs: int, dtype: torch.dtype = torch.float32, more: bool = False
+    kind: str,
+    out: int,
+    inputs: int,
+    dtype: torch.dtype = torch.float32,
+    more: bool = False,
+    size: int = 16,
 ) -> CodedWeight:
-    """Random codes of a kind in groups of 16 inputs, those of 5 bits in groups of 32.
+    """Random codes of a kind in groups of `size` inputs, those of 5 bits of 32 at least.
 
     `more`: with shifts, factors of two groups, scales of float32, and another order of inputs.
     """
@@ -35,7 +40,7 @@ def coded(
     )
     if kind == "fp8":
         numbers[(numbers & 127) == 127] = 1  # not NaN
-    size = 32 if kind == "five" else 16
+    size = max(size, 32 if kind == "five" else 16)
     groups = -(-inputs // size)
     scales = drawn(out, groups)
     codes = Codes(

@@ -5,6 +5,8 @@ use (or by `python -m gpu_worker.kernels.cpu.build`, which installation runs) an
 name that changes with sources and flags. A machine whose cache has the library needs no compiler.
 """
 
+import ctypes
+import functools
 import hashlib
 import os
 import platform
@@ -32,9 +34,12 @@ _AVX512 = (
 
 _AVX2 = ("-mavx2", "-mfma", "-mf16c")
 
+_AVX512_BF16 = (*_AVX512, "-mavx512vnni", "-mavx512bf16")
+
 SETS_OF: dict[str, dict[str, tuple[str, ...]]] = {
     "x86_64": {
-        "avx512_bf16": (*_AVX512, "-mavx512vnni", "-mavx512bf16"),
+        "amx": (*_AVX512_BF16, "-mavx512vbmi", "-mamx-tile", "-mamx-bf16", "-mamx-int8"),
+        "avx512_bf16": _AVX512_BF16,
         "avx512_vnni": (*_AVX512, "-mavx512vnni"),
         "avx512": _AVX512,
         "avx2_vnni": (*_AVX2, "-mavxvnni"),
@@ -52,8 +57,10 @@ MACHINE = {"arm64": "aarch64", "AMD64": "x86_64"}.get(platform.machine(), platfo
 INSTRUCTION_SETS = SETS_OF.get(MACHINE, {"portable": ()})
 
 _AVX512_NEEDS = {"avx512f", "avx512bw", "avx512vl", "avx512dq", "fma", "f16c"}
+_AVX512_BF16_NEEDS = _AVX512_NEEDS | {"avx512_vnni", "avx512_bf16"}
 _NEEDS = {
-    "avx512_bf16": _AVX512_NEEDS | {"avx512_vnni", "avx512_bf16"},
+    "amx": _AVX512_BF16_NEEDS | {"avx512vbmi", "amx_tile", "amx_bf16", "amx_int8"},
+    "avx512_bf16": _AVX512_BF16_NEEDS,
     "avx512_vnni": _AVX512_NEEDS | {"avx512_vnni"},
     "avx512": _AVX512_NEEDS,
     "avx2_vnni": {"avx2", "fma", "f16c", "avx_vnni"},
@@ -62,6 +69,9 @@ _NEEDS = {
     "portable": set[str](),
 }
 """Features that each instruction set needs, by their names in /proc/cpuinfo."""
+
+_ARCH_PRCTL, _REQUEST_STATE, _TILE_DATA = 158, 0x1023, 18
+"""The system call, its operation, and the state, by Linux's numbers for x86-64."""
 
 # Finite-math shortcuts stay off: infinities mask scores, and NaN must stay visible.
 COMMON = (
@@ -79,7 +89,17 @@ COMMON = (
 def supported() -> list[str]:
     """The instruction sets that this machine has, best first."""
     found = features()
-    return [name for name in INSTRUCTION_SETS if _NEEDS[name] <= found]
+    return [
+        name
+        for name in INSTRUCTION_SETS
+        if _NEEDS[name] <= found and (name != "amx" or _may_use_matrix_units())
+    ]
+
+
+@functools.cache
+def _may_use_matrix_units() -> bool:
+    """Ask Linux for the registers of matrix units, which a process has from then on. A sandbox may refuse."""
+    return bool(ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_STATE, _TILE_DATA) == 0)
 
 
 def processor() -> str:

@@ -118,8 +118,8 @@ class CpuKernels:
         return self._sampler(logits, slots, positions, state, allowed)
 
 
-class MatrixUnitKernels(CpuKernels):
-    """With products by oneDNN, which uses a processor's matrix units (AMX)."""
+class OneDnnKernels(CpuKernels):
+    """With products by oneDNN."""
 
     def enter(self) -> None:
         """PyTorch's threads and the thread pool's compute on the same cores, one after the other."""
@@ -161,7 +161,7 @@ class KeptKernels(KeptWeights, CpuKernels):
         self.kept = kept_by(library)
 
 
-class KeptMatrixUnitKernels(KeptWeights, MatrixUnitKernels):
+class KeptOneDnnKernels(KeptWeights, OneDnnKernels):
     """As `KeptKernels`, with plain products by oneDNN."""
 
     def __init__(self, library: ctypes.CDLL, cores: Sequence[int] = ()) -> None:

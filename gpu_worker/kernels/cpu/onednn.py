@@ -1,5 +1,5 @@
-"""The products of `linear.py` by oneDNN, through PyTorch: for processors with matrix units (AMX), which the
-C++ kernels do not use. By rounding, the result of a row may depend on the other rows.
+"""The products of `linear.py` by oneDNN, through PyTorch: it may know instructions that the C++ kernels do
+not use. By rounding, the result of a row may depend on the other rows.
 """
 
 import os

@@ -16,7 +16,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from gpu_worker.kernels.cpu import build, library
-from gpu_worker.kernels.cpu.kernels import CpuKernels, MatrixUnitKernels
+from gpu_worker.kernels.cpu.kernels import CpuKernels, OneDnnKernels
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.kv_sizes import AUTO
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
@@ -282,7 +282,7 @@ def back_end(name: str) -> Kernels:
     if name == "triton":
         return TritonKernels(GPU)
     if name == "onednn":
-        return MatrixUnitKernels(library.load(build.supported()[0], 1))
+        return OneDnnKernels(library.load(build.supported()[0], 1))
     return CpuKernels(library.load(name, 1))
 
 

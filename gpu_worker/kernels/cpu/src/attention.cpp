@@ -18,6 +18,7 @@
 #include "tape.h"
 #include "team.h"
 #include "tiles.h"
+#include "unit_softmax.h"
 
 namespace quire {
 namespace {
@@ -25,10 +26,24 @@ namespace {
 constexpr int64_t SEGMENT = 256;  // positions
 constexpr int TOGETHER = 48;  // rows that share what was read
 
+// Whether matrix units compute with tiles of kind K.
+#if QUIRE_MATRIX_UNITS
+template <class K>
+constexpr bool BY_UNITS = std::is_same_v<K, Tile<bf16>>;
+using Units = MatrixUnits;
+#else
+template <class K>
+constexpr bool BY_UNITS = false;
+struct SeenValues {};
+using Units = Nothing;
+#endif
+
 // What a thread computes in.
 template <class K>
 struct Room {
     K tiles[2];
+    SeenValues values;
+    Units* units;
     std::vector<typename K::Factor> queries;
     std::vector<Row<typename K::Factor>> rows;
     std::vector<float> whole, partial;
@@ -51,6 +66,9 @@ struct Call {
     const T* query;  // [tokens, heads, head_dim]
     Kept<Page> kept;
     T* out;  // [tokens, heads, value_dim]
+
+    // Matrix units take all places of a tile between the first and the last that are seen.
+    bool by_units() const { return BY_UNITS<K> && !spec.sinks; }
 
     // The queries `first` to `first` + `count` - 1, at positions from `position` on, over the part of their context
     // within [from, to), a segment, for key heads `head` to `heads_end` - 1. `states`: [key heads][count][group].
@@ -79,7 +97,8 @@ struct Call {
             const int64_t own_head = next_head - 1, own_base = base;
             found = find_next(*next);
             const int64_t heads_before = (own_head - head) * shape.group();
-            const Queries<Factor> own{queries.at + heads_before * queries.head, queries.token, queries.head};
+            Queries<Factor> own{queries.at + heads_before * queries.head, queries.token, queries.head};
+            if (by_units()) own.at = queries.at + heads_before * count * queries.head;
             rows(*now, found ? next : nullptr, own, count, position, own_head, own_base, room,
                  states + heads_before * count);
             std::swap(now, next);
@@ -90,6 +109,17 @@ struct Call {
     Queries<Factor> factors(int64_t first, int64_t count, int64_t head, int64_t heads_end, Room<K>& room) const {
         const int64_t dim = shape.head_dim, stride = shape.heads * dim;
         const T* from = query + first * stride + head * dim;
+        if constexpr (BY_UNITS<K>)
+            if (by_units()) {  // by key heads, so that the distance from row to row is the same
+                const int64_t group = shape.group(), whole = shape.padded();
+                room.queries.assign(count * (heads_end - head) * whole, Factor{});
+                Factor* to = room.queries.data();
+                for (int64_t h = 0; h < heads_end - head; h += group)
+                    for (int64_t token = 0; token < count; ++token)
+                        for (int64_t own = h; own < h + group; ++own, to += whole)
+                            std::copy_n(from + token * stride + own * dim, dim, to);
+                return {room.queries.data(), group * whole, whole};
+            }
         if constexpr (std::is_same_v<Factor, T>) {
             return {from, stride, dim};
         } else {
@@ -115,15 +145,26 @@ struct Call {
                                      spec.slopes ? spec.slopes[head * heads + h] * LOG2E : 0.0f});
         }
         if (next && !next->worth_fetching()) next = nullptr;
-        const int64_t many = count * heads, turns = (many + AT_ONCE - 1) / AT_ONCE, at_once = (many + turns - 1) / turns;
+        const int64_t most = by_units() ? LANES : AT_ONCE;
+        const int64_t many = count * heads, turns = (many + most - 1) / most, at_once = (many + turns - 1) / turns;
         typename K::Fetch fetch(next, shape, std::min(turns, FETCHING));
         NoFetch none;
+#if QUIRE_MATRIX_UNITS
+        if constexpr (BY_UNITS<K>)
+            if (by_units()) room.values.find(tile);
+#endif
         for (int64_t turn = 0; turn < turns; ++turn) {
             const int64_t row = turn * at_once, now = std::min(at_once, many - row);
-            if (turn < FETCHING)
+            const auto see_now = [&](auto& fetch) {
+#if QUIRE_MATRIX_UNITS
+                if constexpr (BY_UNITS<K>)
+                    if (by_units())
+                        return see_by_units(room.rows.data() + row, now, queries.at + row * queries.head, queries.head, tile, room.values,
+                                            shape, spec, states + row, *room.units, fetch);
+#endif
                 group(now, tile, sinks, room.rows.data() + row, states + row, fetch);
-            else
-                group(now, tile, sinks, room.rows.data() + row, states + row, none);
+            };
+            turn < FETCHING ? see_now(fetch) : see_now(none);
         }
         fetch.rest();
     }
@@ -153,6 +194,13 @@ struct Piece {
     int64_t row, first, count, segment;  // segment -1: all, merged on the way
     int64_t kept;  // where the states of a segment go, in units of heads
 };
+
+// Memory for `numbers` numbers, from the beginning of a cache line on.
+float* lines(std::vector<float>& memory, int64_t numbers) {
+    constexpr int64_t LINE_NUMBERS = LINE / sizeof(float);
+    memory.resize(numbers + LINE_NUMBERS);
+    return memory.data() + (-reinterpret_cast<uintptr_t>(memory.data()) / sizeof(float)) % LINE_NUMBERS;
+}
 
 // `count` empty states, side by side in memory.
 std::vector<State> states_at(float* memory, int64_t count, const Shape& shape) {
@@ -188,13 +236,13 @@ void attend(const Call<K, Page>& call, int64_t rows, const int32_t* starts, cons
     static std::vector<Room<K>> rooms;
     rooms.resize(team_size());  // a team of one may have grown
     static std::vector<float> shared;
-    shared.resize(kept * size);
-    float* const segments_at = shared.data();
+    float* const segments_at = lines(shared, kept * size);
     // With enough pieces one task takes all heads, whose keys lie side by side.
     const int64_t at_once = int64_t(pieces.size()) >= 4 * team_size() ? shape.kv_heads : 1;
     const int64_t shares = shape.kv_heads / at_once;
-    parallel_for(int64_t(pieces.size()) * shares, [&](int64_t task, int thread) {
+    parallel_for<Units>(int64_t(pieces.size()) * shares, [&](int64_t task, int thread, Units& units) {
         Room<K>& room = rooms[thread];
+        room.units = &units;
         const Piece& piece = pieces[task / shares];
         const int64_t head = task % shares * at_once, heads_end = head + at_once;
         const int64_t position = contexts[piece.row] - (starts[piece.row + 1] - piece.first);
@@ -208,12 +256,10 @@ void attend(const Call<K, Page>& call, int64_t rows, const int32_t* starts, cons
             compute(piece.segment * SEGMENT, states.data());
             return;
         }
-        room.whole.resize(many * size);
-        std::vector<State> whole = states_at(room.whole.data(), many, shape);
+        std::vector<State> whole = states_at(lines(room.whole, many * size), many, shape);
         compute(0, whole.data());
         for (int64_t from = SEGMENT; from < position + piece.count; from += SEGMENT) {
-            room.partial.resize(many * size);
-            std::vector<State> states = states_at(room.partial.data(), many, shape);
+            std::vector<State> states = states_at(lines(room.partial, many * size), many, shape);
             compute(from, states.data());
             for (int64_t number = 0; number < many; ++number)
                 merge(shape, whole[number], states[number]);

@@ -106,6 +106,12 @@ EXPORTED void quire_coded(const quire::Matrix* matrix, const void* x, int64_t ro
     x = in_order(*matrix, x, rows);
     by_kind(
         *matrix->codes, [&](const auto& code) { multiply_bytes(*matrix, code, x, rows, output); },
-        [&](const auto& values) { multiply_floats(*matrix, values, floats_of(*matrix, x, rows), output); });
+        [&](const auto& values) {
+#if QUIRE_MATRIX_UNITS
+            if constexpr (std::is_same_v<std::decay_t<decltype(values)>, Fp8>)
+                if (units_fit(*matrix)) return multiply_by_units(*matrix, in_steps(x, rows, matrix->row_bytes()), output);
+#endif
+            multiply_floats(*matrix, values, floats_of(*matrix, x, rows), output);
+        });
 }
 PLAYABLE(quire_coded)

@@ -15,6 +15,7 @@
 
 #include "bytes.h"
 #include "codes.h"
+#include "unit_groups.h"
 
 #if defined(__aarch64__)
 #include <arm_neon.h>
@@ -245,6 +246,42 @@ constexpr std::array<ByteTile<Code>, TILE_ROWS> byte_tiles(std::integer_sequence
     return {multiply_byte_tile<Code, Dot, BEFORE + 1>...};
 }
 
+#if QUIRE_MATRIX_UNITS
+// Unpack `count` groups of a panel from `first` on.
+template <class Code>
+void unpack(const Matrix& matrix, const Code& code, int64_t panel, int64_t first, int64_t count, UnitPart& part) {
+    const int64_t each = matrix.codes->size / Code::INPUTS, begin = first * each, end = begin + count * each;
+    const uint32_t* from = matrix.panels + panel * panel_words<Code>(matrix) + begin * Code::WORDS * COLUMNS;
+    uint32_t* to = part.words;
+    const int64_t last = std::min(end, units_of<Code>(matrix));
+    for (int64_t unit = begin; unit < last; ++unit, from += Code::WORDS * COLUMNS) {
+#pragma GCC unroll 16
+        for (int at = 0; at < Code::WORDS * COLUMNS; at += LANES) __builtin_prefetch(from + AHEAD + at);
+#pragma GCC unroll 4
+        for (int number = 0; number < Code::READS; ++number, to += Code::EACH * COLUMNS)
+#pragma GCC unroll 2
+            for (int half = 0; half < 2; ++half) {
+                u32x16 found[Code::EACH];
+                code.read(from + half * LANES, number, found);
+#pragma GCC unroll 2
+                for (int word = 0; word < Code::EACH; ++word)
+                    store_bits(to + word * COLUMNS + half * LANES, sum_of_bytes(found[word], Code::UNSIGNED ? code.lowest : 0));
+            }
+    }
+    // Activations after a row's last vector may be anything.
+    const int64_t given = (matrix.in + LANES - 1) / LANES * LANES - first * matrix.codes->size, all = count * matrix.codes->size;
+    if (given < all) std::fill(part.words + given / 4 * COLUMNS, part.words + all / 4 * COLUMNS, 0);
+    GroupReader groups(matrix, panel, first, code.unit);
+    for (int64_t group = 0; group < count; ++group) {
+        const Group found = groups.next();
+        for (int half = 0; half < 2; ++half) {
+            store(part.scales + group * COLUMNS + half * LANES, found.scales[half]);
+            if (matrix.codes->shifts) store(part.shifts + group * COLUMNS + half * LANES, found.shifts[half]);
+        }
+    }
+}
+#endif
+
 template <class Dot, class Code>
 void multiply_all(const Matrix& matrix, const Code& code, const void* x, int64_t rows, const Output& output) {
     static constexpr auto MULTIPLY = byte_tiles<Code, Dot>(std::make_integer_sequence<int, TILE_ROWS>());
@@ -257,6 +294,18 @@ void multiply_all(const Matrix& matrix, const Code& code, const void* x, int64_t
             if (codes.shifts) reinterpret_cast<float*>(after)[Code::UNSIGNED * groups + group] = float(sum);
         }
     });
+    const auto finish_sums = [&](int64_t panel, int64_t row, int count, Tile<f32x16>& tile) {
+        for (int each = 0; each < count; ++each)
+            for (f32x16& sums : tile.sums[each]) sums *= source.scales[row + each];
+        finish_tile(matrix, output, panel, row, count, tile);
+    };
+#if QUIRE_MATRIX_UNITS
+    if (units_gain(rows, size)) {
+        const int64_t sums = codes.shifts ? row_words<Code>(matrix) + Code::UNSIGNED * groups : -1;
+        const auto unpacks = [&](int64_t panel, int64_t first, int64_t count, UnitPart& part) { unpack(matrix, code, panel, first, count, part); };
+        return for_each_tile_of_groups(matrix, size, source.rows, sums, unpacks, finish_sums);
+    }
+#endif
     const int64_t tiles = (rows + TILE_ROWS - 1) / TILE_ROWS, parts = (tiles + TASK_ROWS / TILE_ROWS - 1) / (TASK_ROWS / TILE_ROWS);
     parallel_for(parts * matrix.count(), [&](int64_t task, int) {
         const int64_t panel = task / parts, part = task % parts;
@@ -267,9 +316,7 @@ void multiply_all(const Matrix& matrix, const Code& code, const void* x, int64_t
             Tile<f32x16> tile;
             MULTIPLY[count - 1](matrix, code, panel, source.rows.words + row * source.rows.stride, source.rows.stride,
                                 number == first, tile);
-            for (int each = 0; each < count; ++each)
-                for (f32x16& sums : tile.sums[each]) sums *= source.scales[row + each];
-            finish_tile(matrix, output, panel, row, count, tile);
+            finish_sums(panel, row, count, tile);
         }
     });
 }

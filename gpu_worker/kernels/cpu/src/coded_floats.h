@@ -11,6 +11,7 @@
 #pragma once
 
 #include "codes.h"
+#include "unit_products.h"
 
 namespace quire {
 namespace {
@@ -167,6 +168,116 @@ void multiply_floats(const Matrix& matrix, const Values& values, const Rows& x, 
         }
     });
 }
+
+#if QUIRE_MATRIX_UNITS
+
+// Inputs of a part that becomes bfloat16, which holds any fp8: a part of 16 KiB.
+constexpr int64_t UNIT_INPUTS = 256;
+constexpr int64_t STEP_INPUTS = 2 * STEP_WORDS;
+
+// Whether matrix units multiply codes of fp8: the sums of a group are multiplied by its scale, whole steps of inputs or all.
+inline bool units_fit(const Matrix& matrix) {
+    const Codes& codes = *matrix.codes;
+    const bool whole = codes.size % STEP_INPUTS == 0 && UNIT_INPUTS % codes.size == 0;
+    return matrix.type == Type::bfloat16 && !codes.shifts && (whole || codes.groups(matrix.in) == 1);
+}
+
+// Inputs `begin` to `end` - 1 of a panel as words of bfloat16, divided by FACTOR; what comes after the last input is zero.
+inline void to_bfloat16(const Matrix& matrix, int64_t panel, int64_t begin, int64_t end, uint32_t* to) {
+    // A number has the code's sign, exponent and fraction. Codes without exponent are whole multiples of the smallest one.
+    alignas(64) uint16_t small[2 * LANES] = {};
+    alignas(64) uint8_t places[2][4 * LANES];
+    for (int number = 0; number < 8; ++number) {
+        bf16 small_number;
+        from_float(&small_number, number * 0x1p-9f / Fp8::FACTOR);
+        small[number] = small_number.bits;
+    }
+    for (int half = 0; half < 2; ++half)  // both bytes of 16 bits are one code: an input's, and then the next one's
+        for (int at = 0; at < 4 * LANES; ++at) places[half][at] = uint8_t(at / 2 % 2 * COLUMNS + half * LANES + at / 4);
+    const __m512i table = _mm512_load_si512(small), sign = _mm512_set1_epi16(int16_t(0x8000)), exponent = _mm512_set1_epi16(0x7800);
+    const __m512i bits = _mm512_set1_epi16(0x07F0), bias = _mm512_set1_epi16((127 - 7 - 8) << 7);
+    const __m512i left = _mm512_load_si512(places[0]), right = _mm512_load_si512(places[1]);
+    const auto write = [&](__m512i codes, __m512i places, uint32_t* to) __attribute__((always_inline)) {
+        const __m512i twice = _mm512_permutexvar_epi8(places, codes);
+        __m512i number = _mm512_ternarylogic_epi64(_mm512_srli_epi16(twice, 4), bits, bias, 0xEA);  // (first & second) | third
+        number = _mm512_mask_permutexvar_epi16(number, _mm512_testn_epi16_mask(twice, exponent), twice, table);
+        _mm512_storeu_si512(to, _mm512_ternarylogic_epi64(twice, sign, number, 0xEA));
+    };
+    const uint8_t* from = reinterpret_cast<const uint8_t*>(matrix.panels) + (panel * matrix.in + begin) * COLUMNS;
+    uint32_t* const stop = to + (end - begin) / 2 * COLUMNS;
+    for (const uint32_t* last = to + (std::min(end, matrix.in) - begin) / 2 * COLUMNS; to < last; to += COLUMNS, from += 2 * COLUMNS) {
+        const __m512i codes = _mm512_loadu_si512(from);
+        write(codes, left, to);
+        write(codes, right, to + LANES);
+    }
+    if (to < stop && matrix.in % 2) {
+        const __m512i codes = _mm512_zextsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+        write(codes, left, to);
+        write(codes, right, to + LANES);
+        to += COLUMNS;
+    }
+    std::fill(to, stop, 0);
+}
+
+// Add sums of a group times its scales to `total`, or to 0 if it `begins` with them.
+inline void add_scaled(const Tile<f32x16>& sums, int rows, const Group& group, bool begins, Tile<f32x16>& total) {
+    for (int row = 0; row < rows; ++row)
+#pragma GCC unroll 2
+        for (int half = 0; half < 2; ++half) {
+            const f32x16 before = begins ? f32x16{} : total.sums[row][half];
+            total.sums[row][half] = before + sums.sums[row][half] * group.scales[half];
+        }
+}
+
+// As `multiply_floats`: any number of rows, so that a row has the same bits beside any others.
+inline void multiply_by_units(const Matrix& matrix, const UnitRows& x, const Output& output) {
+    constexpr int64_t MOST_TILES = 8;
+    const int64_t tiles = x.tiles(), parts = (tiles + MOST_TILES - 1) / MOST_TILES, count = matrix.count();
+    const bool one_group = matrix.codes->groups(matrix.in) == 1;
+    const int64_t all = (matrix.in + STEP_INPUTS - 1) / STEP_INPUTS * STEP_INPUTS;
+    const int64_t each = (one_group ? UNIT_INPUTS : matrix.codes->size) / STEP_INPUTS;
+    parallel_for<MatrixUnits>(parts * count, [&](int64_t task, int, MatrixUnits& units) {
+        const int64_t panel = task % count, first = task / count * tiles / parts, last = (task / count + 1) * tiles / parts;
+        Tile<f32x16> totals[MOST_TILES], found;
+        alignas(64) uint32_t weights[UNIT_INPUTS / 2 * COLUMNS];
+        Group scales[UNIT_INPUTS / STEP_INPUTS];
+        GroupReader groups(matrix, panel, 0, Fp8::FACTOR);
+        if (one_group) scales[0] = groups.next();
+        for (int64_t begin = 0; begin < all; begin += UNIT_INPUTS) {
+            const int64_t end = std::min(begin + UNIT_INPUTS, all), steps = (end - begin) / STEP_INPUTS;
+            to_bfloat16(matrix, panel, begin, end, weights);
+            const uint32_t* next = matrix.panels + (panel * matrix.in + end) * COLUMNS / sizeof(uint32_t);
+            for (int64_t step = 0; !one_group && step < steps; step += each) scales[step / each] = groups.next();
+            for (int64_t tile = first; tile < last; ++tile) {
+                const int rows = x.rows_of(tile);
+                units.shape(shapes_of(rows));
+                const uint32_t* numbers = x.words + tile * x.tile + begin / STEP_INPUTS * x.step;
+                Tile<f32x16>& total = totals[tile - first];
+                const auto compute = [&](auto both) {
+                    const UnitTile<UnitBFloat16, decltype(both)::value> product(x, rows);
+                    for (int64_t step = 0; step < steps; step += each) {
+                        one_group && begin ? product.load(total) : product.clear();
+                        const uint32_t *from = numbers + step * x.step, *now = weights + step * STEP;
+                        const int64_t some = std::min(each, steps - step);
+                        if (tile == first)  // memory gives the next part meanwhile
+                            product.template multiply<STEP / 2>(from, now, some, next + step * STEP / 2);
+                        else
+                            product.template multiply<0>(from, now, some, now);
+                        product.store(one_group ? total : found);
+                        if (!one_group) add_scaled(found, rows, scales[step / each], begin + step == 0, total);
+                    }
+                };
+                rows > REGISTER_ROWS ? compute(std::true_type()) : compute(std::false_type());
+            }
+        }
+        for (int64_t tile = first; tile < last; ++tile) {
+            const int rows = x.rows_of(tile);
+            if (one_group) add_scaled(totals[tile - first], rows, scales[0], true, totals[tile - first]);
+            finish_tile(matrix, output, panel, tile * MOST_ROWS, rows, totals[tile - first]);
+        }
+    });
+}
+#endif
 
 // A dequantized row: `write(input, weight)` for each.
 template <class Values, class Write>

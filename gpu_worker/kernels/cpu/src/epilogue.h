@@ -22,6 +22,14 @@ void put(Number* to, f32x16 sums, int64_t count, bool add) {
         from_float(to + lane, add ? to_float(to[lane]) + sums[lane] : sums[lane]);
 }
 
+// Prefetch where a tile's results go: waiting for that memory would take longer than writing to it. `size`: of a number.
+inline void fetch(const Output& output, int64_t panel, int64_t row, int rows, int64_t size) {
+    const int64_t bytes = (output.activation == Activation::none ? COLUMNS : LANES) * size, stride = output.width * size;
+    const char* to = static_cast<const char*>(output.numbers) + row * stride + panel * bytes;
+    for (int number = 0; number < rows; ++number, to += stride)
+        for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(to + at, 1);
+}
+
 template <class Number>
 void finish(const Output& output, int64_t panel, int64_t row, int rows, Tile<f32x16>& tile) {
     const bool gated = output.activation != Activation::none;

@@ -17,6 +17,7 @@
 #include "dot.h"
 #include "half.h"
 #include "tape.h"
+#include "unit_groups.h"
 
 namespace quire {
 namespace {
@@ -137,6 +138,26 @@ struct Groups {
     }
 };
 
+#if QUIRE_MATRIX_UNITS
+// Unpack `count` groups of a panel from `first` on.
+void unpack(const Matrix& matrix, int64_t panel, int64_t first, int64_t count, UnitPart& part) {
+    const uint32_t* from = matrix.panels + (panel * groups_of(matrix) + first) * Groups::SIZE;
+    uint32_t* to = part.words;
+    for (int64_t group = 0; group < count; ++group, from += Groups::SIZE) {
+        for (int half = 0; half < 2; ++half)
+            store(part.scales + group * COLUMNS + half * LANES, from_halves(load_bits<u16x16>(from + half * LANES / 2)));
+        for (int word = 0; word < WORDS; ++word, to += 2 * COLUMNS)
+#pragma GCC unroll 2
+            for (int half = 0; half < 2; ++half) {
+                const auto nibbles = load_bits<u32x16>(from + LANES + word * COLUMNS + half * LANES);
+                __builtin_prefetch(from + AHEAD + word * COLUMNS + half * LANES);
+                store_bits(to + half * LANES, sum_of_bytes(nibbles & 0x0F0F0F0F, -OFFSET));
+                store_bits(to + COLUMNS + half * LANES, sum_of_bytes(nibbles >> 4 & 0x0F0F0F0F, -OFFSET));
+            }
+    }
+}
+#endif
+
 // After the excesses a row has the sum of the bytes of each shift, as float32.
 Quantized quantize_groups(const Matrix& matrix, const void* x, int64_t count) {
     const int64_t groups = groups_of(matrix), last = matrix.in % GROUP, shifts = shifts_of(matrix);
@@ -249,16 +270,22 @@ EXPORTED void quire_int4(const quire::Matrix* matrix, const void* x, int64_t row
     using namespace quire;
     const Quantized source = quantize_groups(*matrix, x, rows);
     const Output output = matrix->output(out, add);
-    for_each_tile<Groups>(source.rows, matrix->panels, matrix->count(), groups_of(*matrix),
-                          [&](int64_t panel, int64_t row, int count, Tile<f32x16>& tile) {
-                              const Rows& x = source.rows;
-                              if (matrix->shifts) add_shifts(*matrix, panel, x.words + row * x.stride, x.stride, count, tile);
-                              for (int number = 0; number < count; ++number)
-                                  for (f32x16& sums : tile.sums[number]) sums *= source.scales[row + number];
-                              if (matrix->writes_float32())
-                                  finish<float>(output, panel, row, count, tile);
-                              else
-                                  finish<bf16>(output, panel, row, count, tile);
-                          });
+    const auto finish_tile = [&](int64_t panel, int64_t row, int count, Tile<f32x16>& tile) {
+        const Rows& x = source.rows;
+        if (matrix->shifts) add_shifts(*matrix, panel, x.words + row * x.stride, x.stride, count, tile);
+        for (int number = 0; number < count; ++number)
+            for (f32x16& sums : tile.sums[number]) sums *= source.scales[row + number];
+        if (matrix->writes_float32())
+            finish<float>(output, panel, row, count, tile);
+        else
+            finish<bf16>(output, panel, row, count, tile);
+    };
+#if QUIRE_MATRIX_UNITS
+    if (units_gain(rows, GROUP)) {
+        const auto unpacks = [&](int64_t panel, int64_t first, int64_t count, UnitPart& part) { unpack(*matrix, panel, first, count, part); };
+        return for_each_tile_of_groups(*matrix, GROUP, source.rows, -1, unpacks, finish_tile);
+    }
+#endif
+    for_each_tile<Groups>(source.rows, matrix->panels, matrix->count(), groups_of(*matrix), finish_tile);
 }
 PLAYABLE(quire_int4)

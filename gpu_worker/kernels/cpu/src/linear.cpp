@@ -1,6 +1,7 @@
 // Products with weights of float32 and bfloat16: y = x W^T + b, and gated products.
 #include "matrix.h"
 #include "tape.h"
+#include "unit_products.h"
 
 // Pack a matrix: write its panels from its rows.
 EXPORTED void quire_linear_pack(const quire::Matrix* matrix, const uint8_t* weight, uint32_t* panels) {
@@ -35,14 +36,15 @@ EXPORTED void quire_linear_rows(const quire::Matrix* matrix, const int64_t* ids,
     });
 }
 
-#if defined(__AVX512BF16__)
+#if defined(__AVX512BF16__) && !QUIRE_MATRIX_UNITS
+#define QUIRE_PAIRS 1
 static bool pairs = true;
 #endif
 
 // Whether one instruction multiplies pairs of bfloat16, 1 or 0; -1: there is none. `use`: 1 or 0 from now on; negative: as
 // before.
 EXPORTED int quire_bfloat16_pairs([[maybe_unused]] int use) {
-#if defined(__AVX512BF16__)
+#if QUIRE_PAIRS
     if (use >= 0) pairs = use;
     return pairs;
 #else
@@ -54,23 +56,24 @@ EXPORTED int quire_bfloat16_pairs([[maybe_unused]] int use) {
 EXPORTED void quire_linear(const quire::Matrix* matrix, const void* x, int64_t rows, void* out, int add) {
     using namespace quire;
     const Output output = matrix->output(out, add);
-    const auto multiply = [&](auto kind, const Rows& source) {
-        using Kind = decltype(kind);
-        for_each_tile<Words<Kind>>(source, matrix->panels, matrix->count(), matrix->words(),
-                            [&](int64_t panel, int64_t row, int count, Tile<f32x16>& tile) {
-                                if (matrix->writes_float32())
-                                    finish<float>(output, panel, row, count, tile);
-                                else
-                                    finish<bf16>(output, panel, row, count, tile);
-                            });
+    const auto finish_any = [&](int64_t panel, int64_t row, int count, Tile<f32x16>& tile) {
+        if (matrix->writes_float32())
+            finish<float>(output, panel, row, count, tile);
+        else
+            finish<bf16>(output, panel, row, count, tile);
     };
-    if (matrix->type == Type::float32)
-        multiply(Float32{}, in_words(x, rows, matrix->row_bytes()));
-#if defined(__AVX512BF16__)
-    else if (pairs)
-        multiply(BFloat16Pairs{}, in_words(x, rows, matrix->row_bytes()));
+    const auto multiply = [&](auto kind, const Rows& source) {
+        for_each_tile<Words<decltype(kind)>>(source, matrix->panels, matrix->count(), matrix->words(), finish_any);
+    };
+    if (matrix->type == Type::float32) return multiply(Float32{}, in_words(x, rows, matrix->row_bytes()));
+#if QUIRE_MATRIX_UNITS
+    const UnitRows source = in_steps(x, rows, matrix->row_bytes());
+    for_each_tile_of_units<UnitBFloat16>(*matrix, output, source, finish_any);
+#else
+#if QUIRE_PAIRS
+    if (pairs) return multiply(BFloat16Pairs{}, in_words(x, rows, matrix->row_bytes()));
 #endif
-    else
-        multiply(BFloat16{}, widened(static_cast<const bf16*>(x), rows, matrix->in));
+    multiply(BFloat16{}, widened(static_cast<const bf16*>(x), rows, matrix->in));
+#endif
 }
 PLAYABLE(quire_linear)

@@ -14,6 +14,7 @@
 #include <array>
 #include <utility>
 
+#include "matrix_units.h"
 #include "rows.h"
 #include "simd.h"
 #include "team.h"
@@ -26,6 +27,13 @@ constexpr int COLUMNS = 2 * LANES;
 // are multiplied one after the other.
 constexpr int TILE_ROWS = PART == 16 ? SUMS / 2 : SUMS;
 constexpr int BOTH_HALVES = PART == 16 ? TILE_ROWS : SUMS / 3;
+
+// Matrix units have a register for 16 rows of each half of a panel, twice.
+#if QUIRE_MATRIX_UNITS
+constexpr int MOST_ROWS = 2 * REGISTER_ROWS;
+#else
+constexpr int MOST_ROWS = TILE_ROWS;
+#endif
 
 // Rows that a task multiplies with a panel.
 constexpr int TASK_ROWS = 8 * TILE_ROWS;
@@ -69,7 +77,7 @@ struct BFloat16Pairs {
 // The sums of one panel's columns for each of a tile's rows.
 template <class Sum>
 struct Tile {
-    Sum sums[TILE_ROWS][2];
+    Sum sums[MOST_ROWS][2];
 };
 
 // Multiplication of panels word by word, with `Dot`.

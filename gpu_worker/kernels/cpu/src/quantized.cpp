@@ -5,6 +5,7 @@
 // weights, its correction, which is computed when weights are packed.
 #include "many_bytes.h"
 #include "tape.h"
+#include "unit_products.h"
 
 namespace quire {
 namespace {
@@ -26,6 +27,10 @@ void finish_sums(const Matrix& matrix, const Output& output, const float* row_sc
     finish<Number>(output, panel, row, rows, products);
 }
 
+#if QUIRE_MATRIX_UNITS
+constexpr int64_t FEW_FOR_UNITS = 4;
+#endif
+
 template <class Kind>
 void multiply_all(const Matrix& matrix, const void* x, int64_t rows, void* out, int add) {
     const Output output = matrix.output(out, add);
@@ -43,6 +48,15 @@ void multiply_all(const Matrix& matrix, const void* x, int64_t rows, void* out, 
         const Quantized source = quantize_all<ZERO>(matrix, x, rows, words, [](uint32_t*) {});
         const ManyRows tiles = in_tiles(source.rows, words);
         return multiply(source.scales, [&](const auto& finish) { for_each_tile_of_many(tiles, matrix.panels, matrix.count(), finish); });
+    }
+#endif
+#if QUIRE_MATRIX_UNITS
+    if (rows > FEW_FOR_UNITS) {
+        const Quantized source = quantize_all<ZERO>(matrix, x, rows, words, [](uint32_t*) {});
+        const UnitRows numbers{source.rows.words, rows, source.rows.stride, STEP_WORDS, MOST_ROWS * source.rows.stride};
+        return multiply(source.scales, [&](const auto& finish) {
+            for_each_tile_of_units<UnitInt8>(matrix, output, numbers, finish);
+        });
     }
 #endif
     const Quantized source = quantize_rows<Kind>(matrix, x, rows, words, 0, [](const uint8_t*, uint32_t*) {});

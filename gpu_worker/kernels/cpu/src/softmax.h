@@ -41,13 +41,12 @@ struct Row {
     float slope;  // as scores, in units of ln 2
 };
 
-// The exponentials of a row's scores, of vectors `first` to `last` - 1, into `weights`. Where the tile's numbers
-// have scales, scores and weights are multiplied by them: each belongs to one position.
+// What a row's scores become, those of vectors `first` to `last` - 1: scaled, in units of ln 2, and -INF where the row does not
+// look. Returns the greatest of each lane, `most` among them. Where the tile's numbers have scales, scores are multiplied by
+// them: each belongs to one position.
 template <class K, class Factor>
-inline __attribute__((always_inline)) void soften(f32x16* scores, int64_t first, int64_t last, const Row<Factor>& row,
-                                                  const K& tile, int64_t sinks, const Shape& shape,
-                                                  const AttentionSpec& spec, State state, Factor* weights) {
-    f32x16 most = splat(state.most());
+inline __attribute__((always_inline)) f32x16 score(f32x16* scores, int64_t first, int64_t last, const Row<Factor>& row, const K& tile,
+                                                   int64_t sinks, const AttentionSpec& spec, f32x16 most) {
     for (int64_t vector = first; vector < last; ++vector) {
         if (tile.scaled) scores[vector] *= load(tile.key_scales + vector * LANES);
         f32x16 score = scores[vector] * (spec.scale * LOG2E);
@@ -61,12 +60,14 @@ inline __attribute__((always_inline)) void soften(f32x16* scores, int64_t first,
         most = greater(score, most);
         scores[vector] = score;
     }
-    const float greatest = maximum(most);
-    if (state.most() != greatest) {
-        state.fade(exp2(splat(state.most() - greatest))[0], shape);
-        state.most() = greatest;
-    }
-    f32x16 totals = load(state.totals());
+    return most;
+}
+
+// The exponentials of a row's scores less the greatest, into `weights`, multiplied by the scales of values. Returns `totals`
+// with the exponentials.
+template <class K, class Factor>
+inline __attribute__((always_inline)) f32x16 exponentials(const f32x16* scores, int64_t first, int64_t last, float greatest, const K& tile,
+                                                          f32x16 totals, Factor* weights) {
     for (int64_t vector = first; vector < last; ++vector) {
         const f32x16 weight = exp2(scores[vector] - greatest);
         totals += weight;
@@ -77,7 +78,20 @@ inline __attribute__((always_inline)) void soften(f32x16* scores, int64_t first,
             store(weights + vector * LANES, select(weight == 0, f32x16{}, scaled));
         }
     }
-    store(state.totals(), totals);
+    return totals;
+}
+
+// The softmax of a row continued with its scores of vectors `first` to `last` - 1. Exponentials go into `weights`.
+template <class K, class Factor>
+inline __attribute__((always_inline)) void soften(f32x16* scores, int64_t first, int64_t last, const Row<Factor>& row,
+                                                  const K& tile, int64_t sinks, const Shape& shape,
+                                                  const AttentionSpec& spec, State state, Factor* weights) {
+    const float greatest = maximum(score(scores, first, last, row, tile, sinks, spec, splat(state.most())));
+    if (state.most() != greatest) {
+        state.fade(exp2(splat(state.most() - greatest))[0], shape);
+        state.most() = greatest;
+    }
+    store(state.totals(), exponentials(scores, first, last, greatest, tile, load(state.totals()), weights));
 }
 
 // The same, compiled once for any number of rows.

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <type_traits>
 
 namespace quire {
 
@@ -21,11 +22,22 @@ int team_size();
 // Run `body` once on every thread of the team, the caller included. Returns when all are done. Calls must not overlap.
 void team_run(Body body, void* context);
 
-// Call `task(number, thread)` for each number from 0 to `tasks` - 1, on any thread. Returns when all are done.
-template <class Task>
+// What a thread has while it computes tasks that need nothing.
+struct Nothing {};
+
+// Call `task(number, thread)` for each number from 0 to `tasks` - 1, on any thread. Returns when all are done. With
+// another type than Nothing each thread has an object of it meanwhile, the tasks' third argument.
+template <class Own = Nothing, class Task>
 void parallel_for(int64_t tasks, const Task& task) {
+    const auto with = [](const Task& task, int64_t number, int thread, [[maybe_unused]] Own& own) {
+        if constexpr (std::is_invocable_v<const Task&, int64_t, int>)
+            task(number, thread);
+        else
+            task(number, thread, own);
+    };
     if (tasks <= 1 || team_size() == 1) {
-        for (int64_t number = 0; number < tasks; ++number) task(number, 0);
+        Own own;
+        for (int64_t number = 0; number < tasks; ++number) with(task, number, 0, own);
         return;
     }
     struct alignas(64) Range {
@@ -42,16 +54,18 @@ void parallel_for(int64_t tasks, const Task& task) {
         const Task& task;
         Range* ranges;
         int size;
-    } shared{task, ranges, size};
+        decltype(with) call;
+    } shared{task, ranges, size, with};
     team_run(
         [](void* context, int thread) {
             const Shared& shared = *static_cast<Shared*>(context);
+            Own own;
             for (int other = 0; other < shared.size; ++other) {
                 Range& range = shared.ranges[(thread + other) % shared.size];
                 for (;;) {
                     const int64_t number = range.next.fetch_add(1, std::memory_order_relaxed);
                     if (number >= range.end) break;
-                    shared.task(number, thread);
+                    shared.call(shared.task, number, thread, own);
                 }
             }
         },

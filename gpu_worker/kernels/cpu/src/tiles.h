@@ -247,6 +247,9 @@ struct Fetch {
         wait = interval;
         if (part < parts) one();
     }
+    void next() {
+        if (part < parts) one();
+    }
     void one() {
         for (int64_t vector = tile->begin / LANES; vector * LANES < tile->end; ++vector) {
             __builtin_prefetch(tile->keys[vector] + part * tile->key_stride, 0, 2);
@@ -265,6 +268,7 @@ struct NoFetch {
     template <class K>
     NoFetch(const K*, const Shape&, int64_t) {}
     void some() {}
+    void next() {}
     void rest() {}
 };
 

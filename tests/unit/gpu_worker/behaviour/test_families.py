@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 
 from gpu_worker.errors import ModelError
 from gpu_worker.kernels.cpu import build
-from gpu_worker.kernels.cpu.kernels import MatrixUnitKernels
+from gpu_worker.kernels.cpu.kernels import OneDnnKernels
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.models.config import read_config
@@ -506,7 +506,7 @@ def check(make: Any, found: Any, number: int) -> None:
 )
 def test_in_bfloat16(make: Any, kernels: Kernels, models: Any, name: str) -> None:
     """As close to float32 as transformers is in bfloat16."""
-    if isinstance(kernels, MatrixUnitKernels) and NO_ONEDNN_BFLOAT16:
+    if isinstance(kernels, OneDnnKernels) and NO_ONEDNN_BFLOAT16:
         pytest.skip(NO_ONEDNN_BFLOAT16)
     found = models(name)
     runner = make.runner(found.directory, dtype=torch.bfloat16)

@@ -12,8 +12,8 @@ from gpu_worker.kernels.cpu.kernels import (
     CpuKernels,
     Int4Kernels,
     KeptKernels,
-    KeptMatrixUnitKernels,
-    MatrixUnitKernels,
+    KeptOneDnnKernels,
+    OneDnnKernels,
     QuantizedKernels,
 )
 from gpu_worker.kernels.reference.int4 import Int4Reference
@@ -24,7 +24,7 @@ from gpu_worker.kernels.triton.kernels import Int4Triton, KeptTriton, QuantizedT
 from gpu_worker.models.weights import Weights
 from gpu_worker.startup import backend, measured
 from gpu_worker.startup.load import load
-from tests.support.native import NO_ONEDNN_BFLOAT16
+from tests.support.native import NO_ONEDNN_BFLOAT16, WITHOUT_UNITS
 
 ONEDNN_IS_FASTER = {measured.CPP: (2.0,) * 4, measured.ONEDNN: (1.0,) * 4}
 
@@ -43,9 +43,9 @@ def test_a_gpu_that_is_not_there(settings) -> None:
         ({"kernels": "portable"}, CpuKernels),
         ({"kernels": "triton"}, TritonKernels),
         ({}, CpuKernels),
-        ({"dtype": "bfloat16"}, MatrixUnitKernels),
+        ({"dtype": "bfloat16"}, OneDnnKernels),
         ({"dtype": "bfloat16", "kernels": "portable"}, CpuKernels),
-        ({"kernels": "onednn"}, MatrixUnitKernels),
+        ({"kernels": "onednn"}, OneDnnKernels),
         ({"quantization": "int8"}, QuantizedKernels),
         ({"quantization": "int8", "dtype": "bfloat16"}, QuantizedKernels),
         ({"quantization": "int8", "kernels": "portable"}, QuantizedKernels),
@@ -60,9 +60,10 @@ def test_a_gpu_that_is_not_there(settings) -> None:
     ],
 )
 def test_the_back_end_is_the_one_that_suits(settings, monkeypatch, changes, kind) -> None:
-    if kind is MatrixUnitKernels and changes.get("dtype") == "bfloat16" and NO_ONEDNN_BFLOAT16:
+    if kind is OneDnnKernels and changes.get("dtype") == "bfloat16" and NO_ONEDNN_BFLOAT16:
         pytest.skip(NO_ONEDNN_BFLOAT16)
     monkeypatch.setattr(measured, "products", lambda *_: ONEDNN_IS_FASTER)
+    monkeypatch.setattr(backend.build, "supported", lambda: WITHOUT_UNITS)
     found = []
     load(settings(**changes), lambda kernels: found.append(kernels) or kernels)
     assert type(found[0]) is kind
@@ -72,8 +73,8 @@ def test_the_back_end_is_the_one_that_suits(settings, monkeypatch, changes, kind
     ("changes", "kind"),
     [
         ({}, KeptKernels),
-        ({"dtype": "bfloat16"}, KeptMatrixUnitKernels),
-        ({"kernels": "onednn"}, KeptMatrixUnitKernels),
+        ({"dtype": "bfloat16"}, KeptOneDnnKernels),
+        ({"kernels": "onednn"}, KeptOneDnnKernels),
         ({"kernels": "torch"}, KeptReference),
         ({"kernels": "triton"}, KeptTriton),
         ({"quantization": "none"}, CpuKernels),
@@ -88,6 +89,7 @@ def test_quantized_weights_stay_so_unless_the_settings_say_otherwise(
     if changes.get("dtype") == "bfloat16" and NO_ONEDNN_BFLOAT16:
         pytest.skip(NO_ONEDNN_BFLOAT16)
     monkeypatch.setattr(measured, "products", lambda *_: ONEDNN_IS_FASTER)
+    monkeypatch.setattr(backend.build, "supported", lambda: WITHOUT_UNITS)
     config = json.loads((settings().model / "config.json").read_text())
     form = {"quant_method": "gptq", "bits": 4, "group_size": 32}
     (tmp_path / "config.json").write_text(json.dumps(config | {"quantization_config": form}))

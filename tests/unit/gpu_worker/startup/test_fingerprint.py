@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from gpu_worker.kernels.cpu import build, onednn
-from gpu_worker.kernels.cpu.kernels import CpuKernels, MatrixUnitKernels
+from gpu_worker.kernels.cpu.kernels import CpuKernels, OneDnnKernels
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.startup.fingerprint import arithmetic_of, fingerprint_of, weights_of
 from gpu_worker.startup.load import load
-from tests.support.native import with_team
+from tests.support.native import WITHOUT_UNITS, with_team
 
 
 @pytest.fixture
@@ -75,8 +75,7 @@ def test_the_library_that_multiplies_counts(settings, monkeypatch) -> None:
 
     def both() -> list[str]:
         return [
-            fingerprint_of(asked, kind(library), torch.bfloat16, cpu)
-            for kind in (CpuKernels, MatrixUnitKernels)
+            fingerprint_of(asked, kind(library), torch.bfloat16, cpu) for kind in (CpuKernels, OneDnnKernels)
         ]
 
     cpp, onednn = both()
@@ -87,11 +86,12 @@ def test_the_library_that_multiplies_counts(settings, monkeypatch) -> None:
 
 
 def test_a_processor_with_matrix_units_multiplies_in_another_way(settings, monkeypatch) -> None:
-    library, cpu = with_team(build.supported()[0], 1), torch.device("cpu")
+    library, cpu = with_team(WITHOUT_UNITS[0], 1), torch.device("cpu")
+    monkeypatch.setattr(build, "supported", lambda: WITHOUT_UNITS)
     found, own = set(), build.features() - onednn.UNITS
     for features in (set(), {"amx_bf16"}):
         monkeypatch.setattr(build, "features", lambda features=features: own | features)
-        for kind in (CpuKernels, MatrixUnitKernels):
+        for kind in (CpuKernels, OneDnnKernels):
             found.add(arithmetic_of(settings(), kind(library), cpu))
     assert len(found) == 3
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from gpu_worker.kernels.cpu import build
-from gpu_worker.kernels.cpu.kernels import CpuKernels, MatrixUnitKernels
+from gpu_worker.kernels.cpu.kernels import CpuKernels, OneDnnKernels
 from gpu_worker.startup import backend, measured
 from gpu_worker.startup.fingerprint import arithmetic_of
 from gpu_worker.startup.measured import CPP, IN_PARTS, ONEDNN, Times
-from tests.support.native import NO_ONEDNN_BFLOAT16, with_team
+from tests.support.native import NO_ONEDNN_BFLOAT16, WITHOUT_UNITS, with_team
 
 WAYS = (CPP, ONEDNN)
 EQUAL = {CPP: (1.0, 2.0, 3.0, 4.0), ONEDNN: (1.0, 2.0, 3.0, 4.0)}
@@ -102,10 +102,11 @@ def test_a_configuration_without_a_size(kept: Path, config: str, monkeypatch: py
     assert sizes == [2048]
 
 
-@pytest.mark.parametrize(("times", "kind"), [(EQUAL, CpuKernels), (ONEDNN_IS_FASTER, MatrixUnitKernels)])
+@pytest.mark.parametrize(("times", "kind"), [(EQUAL, CpuKernels), (ONEDNN_IS_FASTER, OneDnnKernels)])
 def test_the_log_has_the_times(settings, monkeypatch, caplog, times: Times, kind: type[CpuKernels]) -> None:
     monkeypatch.setattr(backend, "has_onednn_bfloat16", lambda: True)
     monkeypatch.setattr(measured, "products", lambda *_: times)
+    monkeypatch.setattr(build, "supported", lambda: WITHOUT_UNITS)
     caplog.set_level("INFO")
     asked = settings(dtype="bfloat16", threads=1)
     assert type(backend.kernels_of(asked, backend.device_of(asked))) is kind
@@ -115,7 +116,7 @@ def test_the_log_has_the_times(settings, monkeypatch, caplog, times: Times, kind
 @pytest.mark.parametrize("times", [EQUAL, PARTS_ARE_FASTER])
 def test_pairs_are_multiplied_in_the_faster_way(settings, monkeypatch, times: Times) -> None:
     """That is measured for an instruction set that is forced, too, but oneDNN is not taken then."""
-    asked = settings(dtype="bfloat16", threads=1, kernels=build.supported()[0])
+    asked = settings(dtype="bfloat16", threads=1, kernels=WITHOUT_UNITS[0])
     ways: list[str] = []
 
     def products(library: object, given: list[str], *_: object) -> Times:
@@ -127,12 +128,21 @@ def test_pairs_are_multiplied_in_the_faster_way(settings, monkeypatch, times: Ti
     arithmetic = arithmetic_of(asked, kernels, torch.device("cpu"))
     pairs = kernels.library.quire_bfloat16_pairs(-1)
     kernels.library.quire_bfloat16_pairs(1)
-    if build.supported()[0] == "avx512_bf16":
+    if WITHOUT_UNITS[0] == "avx512_bf16":
         assert ways == [CPP, IN_PARTS]
         assert pairs == (times is EQUAL)
         assert arithmetic == ("avx512_bf16" if times is EQUAL else "avx512_bf16 in two parts")
     else:  # there is nothing to choose
         assert (ways, pairs) == ([], -1)
+
+
+@pytest.mark.skipif("amx" not in build.supported(), reason="there are no matrix units")
+def test_matrix_units_leave_no_choice(settings, monkeypatch) -> None:
+    monkeypatch.setattr(measured, "products", None)
+    asked = settings(dtype="bfloat16", threads=1)
+    kernels = backend.kernels_of(asked, backend.device_of(asked))
+    assert type(kernels) is CpuKernels
+    assert arithmetic_of(asked, kernels, torch.device("cpu")) == "amx"
 
 
 def test_float32_has_no_choice(settings, monkeypatch) -> None:

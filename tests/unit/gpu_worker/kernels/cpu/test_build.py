@@ -22,6 +22,11 @@ AVX_VNNI = (
     *("-mavx512vl", "-mavx512vnni", "-U__AVX512F__", "-U__AVX512VL__", "-U__AVX512VNNI__", "-D__AVXVNNI__"),
 )
 
+AMX_MACHINE = (
+    "avx2 fma f16c avx512f avx512bw avx512vl avx512dq avx512vbmi avx512_vnni avx512_bf16 "
+    "amx_tile amx_bf16 amx_int8"
+)
+
 
 def check(compiler: str, level: str, set_flags: Sequence[str], tmp_path: Path, *runs_with: str) -> None:
     """Compile the kernels with their own test program, and run it. `level`: -O0 takes half as long as -O1."""
@@ -69,6 +74,8 @@ def test_libraries_in_one_process_do_not_share_functions() -> None:
 @pytest.mark.parametrize(
     ("machine", "line", "best"),
     [
+        ("x86_64", f"flags : {AMX_MACHINE}", "amx"),
+        ("x86_64", f"flags : {AMX_MACHINE.removesuffix(' amx_int8')}", "avx512_bf16"),
         ("x86_64", "flags : fpu avx2 fma f16c avx_vnni", "avx2_vnni"),
         ("x86_64", "flags : fpu avx2 fma f16c", "avx2"),
         ("aarch64", "Features : fp asimd asimddp", "neon_dot"),
@@ -80,7 +87,26 @@ def test_the_best_instruction_set_of_a_processor(
 ) -> None:
     monkeypatch.setattr(build, "INSTRUCTION_SETS", SETS_OF[machine])
     monkeypatch.setattr(build, "_described", lambda: ["model name : one", line])
+    monkeypatch.setattr(build, "_may_use_matrix_units", lambda: True)
     assert build.supported()[0] == best
+
+
+def test_a_system_that_refuses_matrix_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sandbox does not know the system call, or forbids it."""
+    monkeypatch.setattr(build, "INSTRUCTION_SETS", SETS_OF["x86_64"])
+    monkeypatch.setattr(build, "_described", lambda: [f"flags : {AMX_MACHINE}"])
+    monkeypatch.setattr(build, "_may_use_matrix_units", lambda: False)
+    assert build.supported()[0] == "avx512_bf16"
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="these are instruction sets of x86-64")
+@pytest.mark.skipif(not shutil.which("g++"), reason="needs g++")
+@pytest.mark.parametrize("name", sorted(set(SETS_OF["x86_64"]) - set(build.supported())))
+def test_kernels_compile_for_a_processor_that_this_one_is_not(name: str) -> None:
+    for source in SOURCES.glob("*.cpp"):
+        command = ["g++", *COMMON, *SETS_OF["x86_64"][name], "-O0", "-fsyntax-only", str(source)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
 
 
 def test_a_machine_that_does_not_say_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,8 @@ from tests.support.native import with_team
 
 DTYPES = (torch.float32, torch.bfloat16)
 SHAPES = ((1, 1), (5, 3), (33, 95), (64, 576), (95, 130))
+SIZES = (16, 64, 256, 1024)
+"""Inputs of a group: matrix units multiply those of a whole step, and of fp8 those of a whole row, too."""
 REFERENCE = CodedReference()
 
 
@@ -48,22 +50,28 @@ def exact(weight: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     return x.double() @ wide.T, x.double().abs() @ wide.abs().T
 
 
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("more", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_products_are_near_to_float64(
-    kernels: ctypes.CDLL, kind: str, dtype: torch.dtype, more: bool, monkeypatch: pytest.MonkeyPatch
+    kernels: ctypes.CDLL,
+    kind: str,
+    dtype: torch.dtype,
+    more: bool,
+    size: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Weights are not rounded: in float32 the results are as good as float32 is."""
     for shape in SHAPES:
-        weight, bias = coded(kind, *shape, dtype, more), numbers(shape[0], dtype=dtype)
+        weight, bias = coded(kind, *shape, dtype, more, size), numbers(shape[0], dtype=dtype)
         plain, wide = CodedLinear(kernels, weight, bias), CodedLinear(kernels, weight, wide=True)
         with monkeypatch.context() as patch:  # new tensors are full of NaN: what is not written is found
             patch.setattr(torch, "empty", lambda *args, **kw: torch.full(*args, torch.nan, **kw))
             for rows in (0, 1, 2, 3, 7, 13, 40, 97):
                 x = kept(rows, shape[1], dtype, seed=rows)
-                expected, size = exact(weight, x)
-                near = 1e-6 * size
+                expected, sums = exact(weight, x)
+                near = 1e-6 * sums
                 assert ((wide(x).double() - expected).abs() <= near).all()
                 residual = torch.ones(rows, shape[0], dtype=dtype)
                 plain.add_to(x, residual)
@@ -107,12 +115,13 @@ def test_gated(kernels: ctypes.CDLL, kind: str, dtype: torch.dtype, more: bool) 
             assert error <= (1e-5 + torch.finfo(dtype).eps) * expected.norm()
 
 
+@pytest.mark.parametrize(("size", "more"), [(16, True), (32, True), (128, False), (1024, False)])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_row_depends_neither_on_the_others_nor_on_threads(
-    kernels: ctypes.CDLL, kind: str, dtype: torch.dtype, tmp_path: Path
+    kernels: ctypes.CDLL, kind: str, dtype: torch.dtype, size: int, more: bool, tmp_path: Path
 ) -> None:
-    weight, x = coded(kind, 70, 129, dtype, more=True), numbers(110, 129, dtype=dtype, seed=1)
+    weight, x = coded(kind, 70, 545, dtype, more, size), numbers(110, 545, dtype=dtype, seed=1)
     linear = CodedLinear(kernels, weight)
     alone = torch.cat([linear(row[None]) for row in x])
     for rows in (*range(1, 41), 97, 110):

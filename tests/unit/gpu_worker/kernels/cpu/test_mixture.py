@@ -12,7 +12,7 @@ from gpu_worker.kernels.cpu.kernels import (
     CpuKernels,
     Int4Kernels,
     KeptKernels,
-    MatrixUnitKernels,
+    OneDnnKernels,
     QuantizedKernels,
 )
 from gpu_worker.kernels.cpu.mixture import Add, CpuMixture, CpuRoute
@@ -110,7 +110,7 @@ def test_a_tape_repeats_a_mixture(library: ctypes.CDLL) -> None:
 
 def test_products_of_another_library_are_computed_one_by_one(library: ctypes.CDLL) -> None:
     given = experts(3, 32, 48, CLAMPED, torch.float32)
-    mixture = MatrixUnitKernels(library).mixture(given, 3, CLAMPED)
+    mixture = OneDnnKernels(library).mixture(given, 3, CLAMPED)
     assert isinstance(mixture, ReferenceMixture)
     hidden, routes = drawn(5, 32), routed(5, 2, 3)
     expected = CpuKernels(library).mixture(given, 3, CLAMPED)(hidden, *routes)

@@ -1,0 +1,117 @@
+// Products with groups of whole numbers by a processor's matrix units: of weights of 4 bits (int4.cpp), and of codes
+// (coded_bytes.h).
+//
+// A part of a panel is unpacked to int8 in the L1 cache, and multiplied by the rows of all tiles. The exact sums of each
+// group are multiplied by its scale and added up in registers, as for a few rows: a row has the same bits.
+#pragma once
+
+#include <algorithm>
+#include <functional>
+
+#include "activations.h"
+#include "panels.h"
+
+#if QUIRE_MATRIX_UNITS
+
+namespace quire {
+
+// An unpacked part of a panel: bytes in the panel's order of columns, a scale and a shift of each group's columns.
+struct UnitPart {
+    static constexpr int64_t INPUTS = 512, GROUPS = INPUTS / 8;
+    alignas(64) uint32_t words[INPUTS / 4 * COLUMNS];
+    alignas(64) float scales[GROUPS * COLUMNS], shifts[GROUPS * COLUMNS];
+};
+
+// `number` added to each byte.
+inline u32x16 sum_of_bytes(u32x16 bytes, int number) {
+    return (u32x16)_mm512_add_epi8((__m512i)bytes, _mm512_set1_epi8(char(number)));
+}
+
+// How groups of `size` inputs are multiplied: in steps of so many words.
+struct UnitSteps {
+    int64_t steps, words;
+
+    explicit UnitSteps(int64_t size) : steps((size / 4 + REGISTER_ROWS - 1) / REGISTER_ROWS), words(size / 4 / steps) {}
+
+    // Whether a group of this size can be multiplied.
+    static bool fit(int64_t size) {
+        return size <= UnitPart::INPUTS && size % 4 == 0 && UnitSteps(size).steps * UnitSteps(size).words * 4 == size;
+    }
+};
+
+// Whether the units multiply so many rows faster. With smaller groups they would store sums more often than they multiply.
+inline bool units_gain(int64_t rows, int64_t size) { return rows > REGISTER_ROWS && size >= 32 && UnitSteps::fit(size); }
+
+using RegisterRows = std::make_integer_sequence<int, REGISTER_ROWS>;
+
+// Add the products of `groups` groups of a part with `rows` rows, at most 16, to their sums with the columns of `half`.
+// x: the rows' bytes. SHIFTS: there are shifts, and `sums` of each row's activations in these groups. Both `stride` words
+// apart. The totals are named one by one, because a compiler keeps an array that a loop indexes in memory.
+template <bool SHIFTS, int... ROW>
+inline void add_unit_groups(const UnitPart& part, int64_t groups, const UnitSteps& each, int half, const uint32_t* x, const float* sums,
+                            int64_t stride, int rows, f32x16 (*totals)[2], std::integer_sequence<int, ROW...>) {
+    constexpr int FOUND = 0, X = 1, WEIGHTS = 2;
+    alignas(64) int32_t found[REGISTER_ROWS][LANES];
+    f32x16 own[REGISTER_ROWS];
+    ((own[ROW] = totals[std::min(ROW, rows - 1)][half]), ...);
+    const uint32_t* weights = part.words + half * LANES;
+    const float *scales = part.scales + half * LANES, *shifts = part.shifts + half * LANES;
+    for (int64_t group = 0; group < groups; ++group, scales += COLUMNS, shifts += COLUMNS) {
+        clear_register<FOUND>();
+        for (int64_t step = 0; step < each.steps; ++step, x += each.words, weights += each.words * COLUMNS) {
+            load_register<WEIGHTS>(weights, COLUMNS * sizeof(uint32_t));
+            load_register<X>(x, stride * sizeof(uint32_t));
+            UnitSigned::multiply<FOUND, X, WEIGHTS>();
+        }
+        store_register<FOUND>(found, sizeof(found[0]));
+        const f32x16 scale = load(scales);
+        ((own[ROW] += convert<float>(load_bits<i32x16>(found[ROW])) * scale), ...);
+        if constexpr (SHIFTS) {
+            const f32x16 shift = load(shifts);
+            ((own[ROW] += shift * sums[std::min(ROW, rows - 1) * stride + group]), ...);
+        }
+    }
+    ((ROW < rows ? void(totals[ROW][half] = own[ROW]) : void()), ...);
+}
+
+// Multiply all rows with all panels, of groups of `size` inputs. `unpack(panel, first, count, part)` unpacks groups; the
+// inputs that the last one does not have are zeros. `sums`: where a row has its activations' sums of groups, in words, or
+// -1. Calls `finish(panel, row, rows, tile)` as `for_each_tile` does.
+template <class Unpack, class Finish>
+void for_each_tile_of_groups(const Matrix& matrix, int64_t size, const Rows& x, int64_t sums, const Unpack& unpack, const Finish& finish) {
+    constexpr int64_t KEPT = 1 << 20;  // bytes of the rows of a part, which stay in the L2 cache
+    constexpr int64_t MOST_TILES = 8;
+    const int64_t groups = (matrix.in + size - 1) / size, at_once = UnitPart::INPUTS / size;
+    const int64_t tiles = (x.count + MOST_ROWS - 1) / MOST_ROWS;
+    const int64_t each = std::clamp<int64_t>(KEPT / (x.stride * int64_t(sizeof(uint32_t)) * MOST_ROWS), 1, MOST_TILES);
+    const int64_t parts = (tiles + each - 1) / each, count = matrix.count();
+    const UnitSteps steps(size);
+    const auto add = [&](auto... given) { sums < 0 ? add_unit_groups<false>(given...) : add_unit_groups<true>(given...); };
+    parallel_for<MatrixUnits>(parts * count, [&](int64_t task, int, MatrixUnits& units) {
+        const int64_t panel = task % count, first = task / count * tiles / parts, last = (task / count + 1) * tiles / parts;
+        Tile<f32x16> totals[MOST_TILES] = {};
+        UnitPart part;
+        for (int64_t begin = 0; begin < groups; begin += at_once) {
+            const int64_t now = std::min(at_once, groups - begin);
+            unpack(panel, begin, now, part);
+            for (int64_t row = first * MOST_ROWS; row < last * MOST_ROWS && row < x.count; row += REGISTER_ROWS) {
+                const int rows = int(std::min<int64_t>(REGISTER_ROWS, x.count - row));
+                RegisterShapes shapes;
+                shapes.set(0, rows, LANES);
+                shapes.set(1, rows, steps.words);
+                shapes.set(2, steps.words, LANES);
+                units.shape(shapes);
+                const uint32_t* from = x.words + row * x.stride;
+                const float* own = sums < 0 ? nullptr : reinterpret_cast<const float*>(from) + sums + begin;
+                for (int half = 0; half < 2; ++half)
+                    add(std::cref(part), now, std::cref(steps), half, from + begin * size / 4, own, x.stride, rows,
+                        totals[row / MOST_ROWS - first].sums + row % MOST_ROWS, RegisterRows());
+            }
+        }
+        for (int64_t tile = first; tile < last; ++tile)
+            finish(panel, tile * MOST_ROWS, int(std::min<int64_t>(MOST_ROWS, x.count - tile * MOST_ROWS)), totals[tile - first]);
+    });
+}
+
+}  // namespace quire
+#endif
