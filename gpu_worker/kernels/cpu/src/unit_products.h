@@ -146,12 +146,12 @@ void for_each_tile_of_units(const Matrix& matrix, const Output& output, const Un
                     if (to == steps) fetch(output, panel, tile * MOST_ROWS, rows, number_size);
                     const auto compute = [&](auto both) {
                         const UnitTile<Unit, decltype(both)::value> product(x, rows);
-                        const uint32_t *numbers = x.words + tile * x.tile + from * x.step, *own = weights + from * STEP;
+                        const uint32_t *numbers = x.words + tile * x.tile + from * x.step, *now = weights + from * STEP;
                         from ? product.load(sums[tile - first]) : product.clear();
                         if (alone)
-                            product.template multiply<STEP>(numbers, own, full, own + AHEAD);
+                            product.template multiply<STEP>(numbers, now, full, now + AHEAD);
                         else
-                            product.template multiply<SHARE>(numbers, own, full, own + size + (tile - first) * full * SHARE);
+                            product.template multiply<SHARE>(numbers, now, full, now + size + (tile - first) * full * SHARE);
                         if (to > whole) product.template multiply<0>(numbers + full * x.step, rest, 1, rest);
                         product.store(sums[tile - first]);
                     };
