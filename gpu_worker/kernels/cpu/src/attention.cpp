@@ -29,7 +29,7 @@ constexpr int TOGETHER = 48;  // rows that share what was read
 // Whether matrix units compute with tiles of kind K.
 #if QUIRE_MATRIX_UNITS
 template <class K>
-constexpr bool BY_UNITS = std::is_same_v<K, Tile<bf16>>;
+constexpr bool BY_UNITS = std::is_same_v<K, SeenTile>;
 using Units = MatrixUnits;
 #else
 template <class K>
@@ -67,9 +67,6 @@ struct Call {
     Kept<Page> kept;
     T* out;  // [tokens, heads, value_dim]
 
-    // Matrix units take all places of a tile between the first and the last that are seen.
-    bool by_units() const { return BY_UNITS<K> && !spec.sinks; }
-
     // The queries `first` to `first` + `count` - 1, at positions from `position` on, over the part of their context
     // within [from, to), a segment, for key heads `head` to `heads_end` - 1. `states`: [key heads][count][group].
     void segment(const int32_t* table, int64_t first, int64_t count, int64_t position, int64_t head,
@@ -98,7 +95,7 @@ struct Call {
             found = find_next(*next);
             const int64_t heads_before = (own_head - head) * shape.group();
             Queries<Factor> own{queries.at + heads_before * queries.head, queries.token, queries.head};
-            if (by_units()) own.at = queries.at + heads_before * count * queries.head;
+            if (BY_UNITS<K>) own.at = queries.at + heads_before * count * queries.head;
             rows(*now, found ? next : nullptr, own, count, position, own_head, own_base, room,
                  states + heads_before * count);
             std::swap(now, next);
@@ -109,18 +106,16 @@ struct Call {
     Queries<Factor> factors(int64_t first, int64_t count, int64_t head, int64_t heads_end, Room<K>& room) const {
         const int64_t dim = shape.head_dim, stride = shape.heads * dim;
         const T* from = query + first * stride + head * dim;
-        if constexpr (BY_UNITS<K>)
-            if (by_units()) {  // by key heads, so that the distance from row to row is the same
-                const int64_t group = shape.group(), whole = shape.padded();
-                room.queries.assign(count * (heads_end - head) * whole, Factor{});
-                Factor* to = room.queries.data();
-                for (int64_t h = 0; h < heads_end - head; h += group)
-                    for (int64_t token = 0; token < count; ++token)
-                        for (int64_t own = h; own < h + group; ++own, to += whole)
-                            std::copy_n(from + token * stride + own * dim, dim, to);
-                return {room.queries.data(), group * whole, whole};
-            }
-        if constexpr (std::is_same_v<Factor, T>) {
+        if constexpr (BY_UNITS<K>) {  // by key heads, so that the distance from row to row is the same
+            const int64_t group = shape.group(), whole = shape.padded();
+            room.queries.assign(count * (heads_end - head) * whole, Factor{});
+            Factor* to = room.queries.data();
+            for (int64_t h = 0; h < heads_end - head; h += group)
+                for (int64_t token = 0; token < count; ++token)
+                    for (int64_t own = h; own < h + group; ++own, to += whole)
+                        std::copy_n(from + token * stride + own * dim, dim, to);
+            return {room.queries.data(), group * whole, whole};
+        } else if constexpr (std::is_same_v<Factor, T>) {
             return {from, stride, dim};
         } else {
             const int64_t whole = (dim + PACK<T> - 1) / PACK<T> * PACK<T>, heads = heads_end - head;
@@ -145,24 +140,19 @@ struct Call {
                                      spec.slopes ? spec.slopes[head * heads + h] * LOG2E : 0.0f});
         }
         if (next && !next->worth_fetching()) next = nullptr;
-        const int64_t most = by_units() ? LANES : AT_ONCE;
+        const int64_t most = BY_UNITS<K> ? LANES : AT_ONCE;
         const int64_t many = count * heads, turns = (many + most - 1) / most, at_once = (many + turns - 1) / turns;
         typename K::Fetch fetch(next, shape, std::min(turns, FETCHING));
         NoFetch none;
-#if QUIRE_MATRIX_UNITS
-        if constexpr (BY_UNITS<K>)
-            if (by_units()) room.values.find(tile);
-#endif
+        if constexpr (BY_UNITS<K>) room.values.find(tile);
         for (int64_t turn = 0; turn < turns; ++turn) {
             const int64_t row = turn * at_once, now = std::min(at_once, many - row);
             const auto see_now = [&](auto& fetch) {
-#if QUIRE_MATRIX_UNITS
                 if constexpr (BY_UNITS<K>)
-                    if (by_units())
-                        return see_by_units(room.rows.data() + row, now, queries.at + row * queries.head, queries.head, tile, room.values,
-                                            shape, spec, states + row, *room.units, fetch);
-#endif
-                group(now, tile, sinks, room.rows.data() + row, states + row, fetch);
+                    see_by_units(room.rows.data() + row, now, queries.at + row * queries.head, queries.head, tile, room.values, shape,
+                                 spec, states + row, *room.units, fetch);
+                else
+                    group(now, tile, sinks, room.rows.data() + row, states + row, fetch);
             };
             turn < FETCHING ? see_now(fetch) : see_now(none);
         }
@@ -312,6 +302,10 @@ EXPORTED void quire_attend(int dtype, int page_type, int64_t rows, const int32_t
     const auto of_number = [&](auto number) {
         using T = decltype(number);
         with_page<T>(page_type, [&](auto page) {
+#if QUIRE_MATRIX_UNITS
+            if constexpr (std::is_same_v<T, bf16>)
+                if (values && !sinks) return run(A<SeenTile>{}, page);
+#endif
             values ? run(A<Tile<T>>{}, page) : run(A<SharedTile<T>>{}, page);
         });
     };

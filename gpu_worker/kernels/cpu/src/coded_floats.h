@@ -10,6 +10,8 @@
 // The sums are the same, bit by bit.
 #pragma once
 
+#include <bit>
+
 #include "codes.h"
 #include "unit_products.h"
 
@@ -185,18 +187,21 @@ inline bool units_fit(const Matrix& matrix) {
 // Inputs `begin` to `end` - 1 of a panel as words of bfloat16, divided by FACTOR; what comes after the last input is zero.
 inline void to_bfloat16(const Matrix& matrix, int64_t panel, int64_t begin, int64_t end, uint32_t* to) {
     // A number has the code's sign, exponent and fraction. Codes without exponent are whole multiples of the smallest one.
-    alignas(64) uint16_t small[2 * LANES] = {};
-    alignas(64) uint8_t places[2][4 * LANES];
-    for (int number = 0; number < 8; ++number) {
-        bf16 small_number;
-        from_float(&small_number, number * 0x1p-9f / Fp8::FACTOR);
-        small[number] = small_number.bits;
-    }
-    for (int half = 0; half < 2; ++half)  // both bytes of 16 bits are one code: an input's, and then the next one's
-        for (int at = 0; at < 4 * LANES; ++at) places[half][at] = uint8_t(at / 2 % 2 * COLUMNS + half * LANES + at / 4);
-    const __m512i table = _mm512_load_si512(small), sign = _mm512_set1_epi16(int16_t(0x8000)), exponent = _mm512_set1_epi16(0x7800);
+    alignas(64) static constexpr auto SMALL = [] {
+        std::array<uint16_t, 2 * LANES> numbers{};
+        for (int number = 0; number < 8; ++number)
+            numbers[number] = uint16_t(std::bit_cast<uint32_t>(number * 0x1p-9f / Fp8::FACTOR) >> 16);
+        return numbers;
+    }();
+    alignas(64) static constexpr auto PLACES = [] {  // both bytes of 16 bits are one code: an input's, and then the next one's
+        std::array<std::array<uint8_t, 4 * LANES>, 2> places{};
+        for (int half = 0; half < 2; ++half)
+            for (int at = 0; at < 4 * LANES; ++at) places[half][at] = uint8_t(at / 2 % 2 * COLUMNS + half * LANES + at / 4);
+        return places;
+    }();
+    const __m512i table = _mm512_load_si512(SMALL.data()), sign = _mm512_set1_epi16(int16_t(0x8000)), exponent = _mm512_set1_epi16(0x7800);
     const __m512i bits = _mm512_set1_epi16(0x07F0), bias = _mm512_set1_epi16((127 - 7 - 8) << 7);
-    const __m512i left = _mm512_load_si512(places[0]), right = _mm512_load_si512(places[1]);
+    const __m512i left = _mm512_load_si512(PLACES[0].data()), right = _mm512_load_si512(PLACES[1].data());
     const auto write = [&](__m512i codes, __m512i places, uint32_t* to) __attribute__((always_inline)) {
         const __m512i twice = _mm512_permutexvar_epi8(places, codes);
         __m512i number = _mm512_ternarylogic_epi64(_mm512_srli_epi16(twice, 4), bits, bias, 0xEA);  // (first & second) | third

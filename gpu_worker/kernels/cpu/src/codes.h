@@ -73,12 +73,4 @@ private:
     int64_t at, span;    // the places of the next scale and of its factor
 };
 
-// Write the results of a tile's sums.
-inline void finish_tile(const Matrix& matrix, const Output& output, int64_t panel, int64_t row, int count, Tile<f32x16>& sums) {
-    if (matrix.writes_float32())
-        finish<float>(output, panel, row, count, sums);
-    else
-        finish<bf16>(output, panel, row, count, sums);
-}
-
 }  // namespace quire

@@ -270,22 +270,19 @@ EXPORTED void quire_int4(const quire::Matrix* matrix, const void* x, int64_t row
     using namespace quire;
     const Quantized source = quantize_groups(*matrix, x, rows);
     const Output output = matrix->output(out, add);
-    const auto finish_tile = [&](int64_t panel, int64_t row, int count, Tile<f32x16>& tile) {
+    const auto finish_sums = [&](int64_t panel, int64_t row, int count, Tile<f32x16>& tile) {
         const Rows& x = source.rows;
         if (matrix->shifts) add_shifts(*matrix, panel, x.words + row * x.stride, x.stride, count, tile);
         for (int number = 0; number < count; ++number)
             for (f32x16& sums : tile.sums[number]) sums *= source.scales[row + number];
-        if (matrix->writes_float32())
-            finish<float>(output, panel, row, count, tile);
-        else
-            finish<bf16>(output, panel, row, count, tile);
+        finish_tile(*matrix, output, panel, row, count, tile);
     };
 #if QUIRE_MATRIX_UNITS
     if (units_gain(rows, GROUP)) {
         const auto unpacks = [&](int64_t panel, int64_t first, int64_t count, UnitPart& part) { unpack(*matrix, panel, first, count, part); };
-        return for_each_tile_of_groups(*matrix, GROUP, source.rows, -1, unpacks, finish_tile);
+        return for_each_tile_of_groups(*matrix, GROUP, source.rows, -1, unpacks, finish_sums);
     }
 #endif
-    for_each_tile<Groups>(source.rows, matrix->panels, matrix->count(), groups_of(*matrix), finish_tile);
+    for_each_tile<Groups>(source.rows, matrix->panels, matrix->count(), groups_of(*matrix), finish_sums);
 }
 PLAYABLE(quire_int4)

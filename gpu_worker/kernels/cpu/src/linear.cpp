@@ -56,19 +56,16 @@ EXPORTED int quire_bfloat16_pairs([[maybe_unused]] int use) {
 EXPORTED void quire_linear(const quire::Matrix* matrix, const void* x, int64_t rows, void* out, int add) {
     using namespace quire;
     const Output output = matrix->output(out, add);
-    const auto finish_any = [&](int64_t panel, int64_t row, int count, Tile<f32x16>& tile) {
-        if (matrix->writes_float32())
-            finish<float>(output, panel, row, count, tile);
-        else
-            finish<bf16>(output, panel, row, count, tile);
+    const auto finish_sums = [&](int64_t panel, int64_t row, int count, Tile<f32x16>& tile) {
+        finish_tile(*matrix, output, panel, row, count, tile);
     };
     const auto multiply = [&](auto kind, const Rows& source) {
-        for_each_tile<Words<decltype(kind)>>(source, matrix->panels, matrix->count(), matrix->words(), finish_any);
+        for_each_tile<Words<decltype(kind)>>(source, matrix->panels, matrix->count(), matrix->words(), finish_sums);
     };
     if (matrix->type == Type::float32) return multiply(Float32{}, in_words(x, rows, matrix->row_bytes()));
 #if QUIRE_MATRIX_UNITS
     const UnitRows source = in_steps(x, rows, matrix->row_bytes());
-    for_each_tile_of_units<UnitBFloat16>(*matrix, output, source, finish_any);
+    for_each_tile_of_units<UnitBFloat16>(*matrix, output, source, finish_sums);
 #else
 #if QUIRE_PAIRS
     if (pairs) return multiply(BFloat16Pairs{}, in_words(x, rows, matrix->row_bytes()));

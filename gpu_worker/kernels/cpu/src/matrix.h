@@ -59,4 +59,12 @@ struct Matrix {
     Output output(void* numbers, bool add) const { return {numbers, width, bias, activation, add}; }
 };
 
+// Write the results of a tile's sums.
+inline void finish_tile(const Matrix& matrix, const Output& output, int64_t panel, int64_t row, int count, Tile<f32x16>& sums) {
+    if (matrix.writes_float32())
+        finish<float>(output, panel, row, count, sums);
+    else
+        finish<bf16>(output, panel, row, count, sums);
+}
+
 }  // namespace quire

@@ -86,7 +86,6 @@ struct UnitInt8 {
 
 // The same of signed bytes.
 struct UnitSigned {
-    using Sum = i32x16;
     template <int SUMS, int X, int WEIGHTS>
     static void multiply() {
         asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "n"(SUMS), "n"(X), "n"(WEIGHTS));

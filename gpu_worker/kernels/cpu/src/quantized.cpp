@@ -11,7 +11,6 @@ namespace quire {
 namespace {
 
 // Write the results of a tile's sums.
-template <class Number>
 void finish_sums(const Matrix& matrix, const Output& output, const float* row_scales, int64_t panel, int64_t row, int rows,
                  const Tile<i32x16>& tile) {
     Tile<f32x16> products;
@@ -24,7 +23,7 @@ void finish_sums(const Matrix& matrix, const Output& output, const float* row_sc
             products.sums[number][side] = convert<float>(sums) * scales * row_scales[row + number];
         }
     }
-    finish<Number>(output, panel, row, rows, products);
+    finish_tile(matrix, output, panel, row, rows, products);
 }
 
 #if QUIRE_MATRIX_UNITS
@@ -36,10 +35,7 @@ void multiply_all(const Matrix& matrix, const void* x, int64_t rows, void* out, 
     const Output output = matrix.output(out, add);
     const auto multiply = [&](const float* scales, const auto& for_each) {
         for_each([&](int64_t panel, int64_t row, int count, const Tile<i32x16>& tile) {
-            if (matrix.writes_float32())
-                finish_sums<float>(matrix, output, scales, panel, row, count, tile);
-            else
-                finish_sums<bf16>(matrix, output, scales, panel, row, count, tile);
+            finish_sums(matrix, output, scales, panel, row, count, tile);
         });
     };
     const int64_t words = matrix.words();

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <algorithm>
-#include <functional>
 
 #include "activations.h"
 #include "panels.h"
@@ -17,7 +16,8 @@ namespace quire {
 
 // An unpacked part of a panel: bytes in the panel's order of columns, a scale and a shift of each group's columns.
 struct UnitPart {
-    static constexpr int64_t INPUTS = 512, GROUPS = INPUTS / 8;
+    static constexpr int64_t INPUTS = 512, SMALLEST = 32;  // inputs of a part, and of a group
+    static constexpr int64_t GROUPS = INPUTS / SMALLEST;
     alignas(64) uint32_t words[INPUTS / 4 * COLUMNS];
     alignas(64) float scales[GROUPS * COLUMNS], shifts[GROUPS * COLUMNS];
 };
@@ -40,16 +40,14 @@ struct UnitSteps {
 };
 
 // Whether the units multiply so many rows faster. With smaller groups they would store sums more often than they multiply.
-inline bool units_gain(int64_t rows, int64_t size) { return rows > REGISTER_ROWS && size >= 32 && UnitSteps::fit(size); }
-
-using RegisterRows = std::make_integer_sequence<int, REGISTER_ROWS>;
+inline bool units_gain(int64_t rows, int64_t size) { return rows > REGISTER_ROWS && size >= UnitPart::SMALLEST && UnitSteps::fit(size); }
 
 // Add the products of `groups` groups of a part with `rows` rows, at most 16, to their sums with the columns of `half`.
 // x: the rows' bytes. SHIFTS: there are shifts, and `sums` of each row's activations in these groups. Both `stride` words
 // apart. The totals are named one by one, because a compiler keeps an array that a loop indexes in memory.
 template <bool SHIFTS, int... ROW>
-inline void add_unit_groups(const UnitPart& part, int64_t groups, const UnitSteps& each, int half, const uint32_t* x, const float* sums,
-                            int64_t stride, int rows, f32x16 (*totals)[2], std::integer_sequence<int, ROW...>) {
+void add_unit_groups(const UnitPart& part, int64_t groups, const UnitSteps& each, int half, const uint32_t* x, const float* sums,
+                     int64_t stride, int rows, f32x16 (*totals)[2]) {
     constexpr int FOUND = 0, X = 1, WEIGHTS = 2;
     alignas(64) int32_t found[REGISTER_ROWS][LANES];
     f32x16 own[REGISTER_ROWS];
@@ -74,6 +72,12 @@ inline void add_unit_groups(const UnitPart& part, int64_t groups, const UnitStep
     ((ROW < rows ? void(totals[ROW][half] = own[ROW]) : void()), ...);
 }
 
+// The function that adds groups, with shifts or without.
+template <int... ROW>
+auto adding_groups(bool shifts, std::integer_sequence<int, ROW...>) {
+    return shifts ? add_unit_groups<true, ROW...> : add_unit_groups<false, ROW...>;
+}
+
 // Multiply all rows with all panels, of groups of `size` inputs. `unpack(panel, first, count, part)` unpacks groups; the
 // inputs that the last one does not have are zeros. `sums`: where a row has its activations' sums of groups, in words, or
 // -1. Calls `finish(panel, row, rows, tile)` as `for_each_tile` does.
@@ -86,7 +90,7 @@ void for_each_tile_of_groups(const Matrix& matrix, int64_t size, const Rows& x, 
     const int64_t each = std::clamp<int64_t>(KEPT / (x.stride * int64_t(sizeof(uint32_t)) * MOST_ROWS), 1, MOST_TILES);
     const int64_t parts = (tiles + each - 1) / each, count = matrix.count();
     const UnitSteps steps(size);
-    const auto add = [&](auto... given) { sums < 0 ? add_unit_groups<false>(given...) : add_unit_groups<true>(given...); };
+    const auto add = adding_groups(sums >= 0, std::make_integer_sequence<int, REGISTER_ROWS>());
     parallel_for<MatrixUnits>(parts * count, [&](int64_t task, int, MatrixUnits& units) {
         const int64_t panel = task % count, first = task / count * tiles / parts, last = (task / count + 1) * tiles / parts;
         Tile<f32x16> totals[MOST_TILES] = {};
@@ -104,8 +108,8 @@ void for_each_tile_of_groups(const Matrix& matrix, int64_t size, const Rows& x, 
                 const uint32_t* from = x.words + row * x.stride;
                 const float* own = sums < 0 ? nullptr : reinterpret_cast<const float*>(from) + sums + begin;
                 for (int half = 0; half < 2; ++half)
-                    add(std::cref(part), now, std::cref(steps), half, from + begin * size / 4, own, x.stride, rows,
-                        totals[row / MOST_ROWS - first].sums + row % MOST_ROWS, RegisterRows());
+                    add(part, now, steps, half, from + begin * size / 4, own, x.stride, rows,
+                        totals[row / MOST_ROWS - first].sums + row % MOST_ROWS);
             }
         }
         for (int64_t tile = first; tile < last; ++tile)

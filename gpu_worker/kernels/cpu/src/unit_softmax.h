@@ -29,6 +29,9 @@ inline RegisterShapes shapes_of_rows(int64_t rows) {
     return shapes;
 }
 
+// A tile that matrix units compute with: they take all places from the first that is seen to the last.
+struct SeenTile : Tile<bf16> {};
+
 // Values of a tile with zeros where nobody looks: what lies there may be no numbers.
 struct SeenValues {
     const bf16* at[VECTORS];
