@@ -7,7 +7,6 @@ from pydantic import Field
 from ops.runtime.settings import ModelSettings
 from scheduler_svc.core.drafters import DRAFTERS
 from scheduler_svc.core.policies import POLICIES
-from scheduler_svc.core.prefill_budget import STEP_SECONDS
 
 
 class SchedulerSettings(ModelSettings):
@@ -28,9 +27,9 @@ class SchedulerSettings(ModelSettings):
     """Tokens that one step may compute: more give more throughput, fewer a steadier rate of decodes.
     Default: the worker's limit."""
 
-    step_seconds: float = Field(STEP_SECONDS, gt=0, le=60)
+    step_seconds: float | None = Field(None, gt=0, le=60)
     """What a step should take that computes prompts beside answers, whose next tokens wait for it: less
-    gives a steadier pace, more a sooner first token."""
+    gives a steadier pace, more a sooner first token. Default: 0.15, or four times what answers alone take."""
 
     recordings: Path | None = None
     """Directory for recordings of what was planned and computed, with the tokens of prompts and answers.

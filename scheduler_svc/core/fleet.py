@@ -26,7 +26,6 @@ from scheduler_svc.core.errors import RequestPoisoned, RequestRefused, StepRaise
 from scheduler_svc.core.limits import WorkerLimits, length_limit
 from scheduler_svc.core.plan import Gain, Outcome
 from scheduler_svc.core.policies import POLICIES
-from scheduler_svc.core.prefill_budget import STEP_SECONDS
 from scheduler_svc.core.request import Request
 from scheduler_svc.core.router import Router
 from scheduler_svc.core.scheduler import Scheduler
@@ -63,7 +62,7 @@ class Fleet:
         token_budget: int,
         policy: str = "fcfs",
         speculation: str = "off",
-        step_seconds: float = STEP_SECONDS,
+        step_seconds: float | None = None,
         make: Callable[..., Scheduler] = Scheduler,
     ) -> None:
         """`policy`: one of `POLICIES`; `speculation`: off, or one of `DRAFTERS`; `step_seconds`: what a step

@@ -1,18 +1,22 @@
 """How many prompt tokens a step may compute beside decodes, which all wait for its end.
 
     step with prompts alone      as many tokens as a step may have at most
-    step with decodes, too       as fit into the step's time, or take as long as the decodes
+    step with decodes, too       as many as fit into the step's time
 
 A GPU computes all of a step's tokens in that time, so nothing changes there. A CPU may take seconds for a
 full step of a large model, and every answer would stand still for as long. Prompts lose little in shorter
-steps: the weights are read for the decodes anyway. How long decodes and prompt tokens take is learned from
-earlier steps.
+steps, as long as reading the weights is a small part of each. How long decodes and prompt tokens take is
+learned from earlier steps.
 """
 
 from collections.abc import Sequence
 
 STEP_SECONDS = 0.15
 """What a step with decodes should take, if nobody says: people read six or seven tokens a second."""
+DECODES = 4
+"""A step may take as long as so many steps that only decode, if nobody says: otherwise a large model on a
+CPU reads all of its weights for a few tokens of prompts. With 1.1 billion weights and 32 users, three gave a
+tenth fewer tokens a second, and six no more."""
 
 USUAL = 16
 """Tokens of a prompt that are taken to take as long as a step that decodes, as long as nobody knows: those of
@@ -24,9 +28,12 @@ LEARNING = 0.25
 class PrefillBudget:
     """Prompt tokens that a step of one worker may have beside decodes."""
 
-    def __init__(self, step_seconds: float = STEP_SECONDS) -> None:
-        """`step_seconds`: what a step with decodes should take."""
-        self._step_us = 1e6 * step_seconds
+    def __init__(self, step_seconds: float | None = None) -> None:
+        """`step_seconds`: what a step with decodes should take; None: `STEP_SECONDS`, or as long as `DECODES`
+        steps that only decode, if that is more. Prompts have half of the step at least."""
+        self._step_us = 1e6 * (step_seconds or STEP_SECONDS)
+        self._least = 2 if step_seconds else DECODES
+        """A step may take as long as so many steps that only decode."""
         self._decodes_us = 0.0
         """Running mean of steps that only decode."""
         self._prompts_us = 0.0
@@ -54,7 +61,7 @@ class PrefillBudget:
         """How many of `budget` tokens prompts may have in a step with decodes; one at least."""
         if not self._prompts_us:
             return budget
-        room_us = max(self._step_us - self._decodes_us, self._decodes_us)
+        room_us = max(self._step_us, self._least * self._decodes_us) - self._decodes_us
         return min(budget, max(1, int(room_us * self._tokens / self._prompts_us)))
 
     def steps_for(self, tokens: int) -> float:

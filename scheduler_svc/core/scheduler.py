@@ -28,7 +28,6 @@ from scheduler_svc.core.plan import Outcome, StepPlan, StepResult
 from scheduler_svc.core.planner import plan_step
 from scheduler_svc.core.policies import Policy
 from scheduler_svc.core.policies.fcfs import FirstCome
-from scheduler_svc.core.prefill_budget import STEP_SECONDS
 from scheduler_svc.core.sequence import Sequence, SequenceGroup, State
 from scheduler_svc.core.state import SchedulerState
 from scheduler_svc.core.suspicion import Loss, Span
@@ -43,7 +42,7 @@ class Scheduler:
         token_budget: int,
         policy: Policy | None = None,
         speculation: Speculation | None = None,
-        step_seconds: float = STEP_SECONDS,
+        step_seconds: float | None = None,
     ) -> None:
         """`token_budget`: tokens that a step may compute; the worker may allow fewer. `step_seconds`: what a
         step with decodes should take."""

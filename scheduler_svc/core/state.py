@@ -27,10 +27,10 @@ class SchedulerState:
         slots: int,
         policy: Policy,
         speculation: Speculation | None,
-        step_seconds: float,
+        step_seconds: float | None,
     ) -> None:
         """`limits`: its `max_step_tokens` is the token budget of a step. `slots`: rows of the batch.
-        `step_seconds`: what a step with decodes should take."""
+        `step_seconds`: what a step with decodes should take; None: as `prefill_budget.py` says."""
         self.limits = limits
         self.slots = slots
         self.policy = policy

@@ -43,9 +43,22 @@ def test_beside_decodes_prompts_get_what_fits_into_the_time(token_us: int, expec
     assert half.beside_decodes(BUDGET) == min(BUDGET, max(1, int(75_000 / token_us)))
 
 
-@pytest.mark.parametrize(("decodes_us", "expected"), [(50_000, 100), (100_000, 100), (200_000, 200)])
-def test_prompts_leave_decodes_their_time_and_get_as_much_at_least(decodes_us: int, expected: int) -> None:
-    budget = PrefillBudget()
+@pytest.mark.parametrize(
+    ("step_seconds", "decodes_us", "expected"),
+    [
+        (0.15, 50_000, 100),
+        (0.15, 100_000, 100),
+        (0.15, 150_000, 150),
+        (None, 30_000, 120),
+        (None, 50_000, 150),
+        (None, 150_000, 450),
+    ],
+)
+def test_prompts_leave_decodes_their_time_and_get_a_part_of_the_step_at_least(
+    step_seconds: float | None, decodes_us: int, expected: int
+) -> None:
+    """A half where somebody says what a step should take, otherwise three quarters."""
+    budget = PrefillBudget(step_seconds)
     for _ in range(3):
         budget.learn([1] * 8, [1] * 8, decodes_us)
     budget.learn(*chunk(BUDGET, 1000))
@@ -61,7 +74,7 @@ def test_what_is_known_follows_what_is_seen() -> None:
     for _ in range(40):
         budget.learn(*chunk(BUDGET, 1000))
     assert budget.beside_decodes(BUDGET) == pytest.approx(150, abs=1)
-    budget.learn(*chunk(1, 150_000))  # a hiccup
+    budget.learn(*chunk(2, 75_000))  # a hiccup
     for _ in range(40):  # of which short chunks recover, too
         budget.learn(*chunk(budget.beside_decodes(BUDGET), 1000))
     assert budget.beside_decodes(BUDGET) == pytest.approx(150, abs=1)
