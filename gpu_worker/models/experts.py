@@ -9,9 +9,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from gpu_worker.kernels.activated import activated
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.products import Clamped, Expert, Routing, Unary
-from gpu_worker.kernels.reference.activations import activated
 from gpu_worker.models.config import ModelConfig
 from gpu_worker.models.norms import identity
 from gpu_worker.models.weights import RankRows, Weights, in_tensors
@@ -65,7 +65,7 @@ class SharedExpert:
         if config.family.gated:
             self._inner = kernels.gated(own.up, None, config.activation)
         else:
-            self._inner = activated(kernels.linear(own.up), config.activation)
+            self._inner = activated(kernels, kernels.linear(own.up), config.activation)
         self._down, self._add = kernels.linear(own.down), kernels.add
         self._gate = None
         if names.shared_gate is not None:

@@ -57,7 +57,7 @@ class LatentAttention:
         inner = config.num_heads * shape.v_head_dim
         out = weights.split_inputs(config.family.names.out, config.hidden_size, inner, config.out_bias)
         self._out = all_reduced(kernels.linear(*out), weights.ranks)
-        self._gates = None
+        self._gates, self._activate = None, kernels.activate
         if names.gates is not None:
             gates, _ = weights.split_outputs(
                 {names.gates: [RankRows(config.num_heads)]}, config.hidden_size, False
@@ -84,7 +84,9 @@ class LatentAttention:
         mixed = step.attend_selected(query, cache, self._spec).view(tokens, self._heads, shape.kv_lora_rank)
         values = self._absorbed.values(mixed)
         if self._gates is not None:
-            values *= self._gates(hidden).sigmoid().to(values.dtype)[..., None]
+            gates = self._gates(hidden)
+            self._activate(gates, "sigmoid")
+            values *= gates.to(values.dtype)[..., None]
         self._out.add_to(values.flatten(1), residual)
 
 

@@ -13,11 +13,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from gpu_worker.kernels.activated import activated
 from gpu_worker.kernels.attention import AttentionSpec, Cache, LayerCache, Rotary, StepAttention
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.products import Linear, Unary
 from gpu_worker.kernels.recurrence import StateCache
-from gpu_worker.kernels.reference.activations import activated
 from gpu_worker.models.config import ModelConfig
 from gpu_worker.models.experts import Experts
 from gpu_worker.models.families.family import DeltaNet, Mamba
@@ -109,7 +109,7 @@ class MLP:
         if config.family.gated:
             self._inner = kernels.gated(*up, config.activation)
         else:
-            self._inner = activated(kernels.linear(*up), config.activation)
+            self._inner = activated(kernels, kernels.linear(*up), config.activation)
         self._down = _residual_add(config, weights, kernels, down, names.after_mlp)
 
     def add_to(self, hidden: Tensor, residual: Tensor) -> None:

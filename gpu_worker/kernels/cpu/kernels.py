@@ -12,11 +12,12 @@ from torch import Tensor
 
 from gpu_worker.arrays import Int32s
 from gpu_worker.kernels.attention import Cache, Copies, KvFormat, StepMetadata
+from gpu_worker.kernels.cpu.absorbed import CpuAbsorbed
 from gpu_worker.kernels.cpu.attention import Attention, CpuStep
 from gpu_worker.kernels.cpu.coded import CodedGated, CodedLinear
 from gpu_worker.kernels.cpu.int4 import Int4Gated, Int4Linear
 from gpu_worker.kernels.cpu.kv import FORMATS
-from gpu_worker.kernels.cpu.layers import CpuNorm, Multiply
+from gpu_worker.kernels.cpu.layers import Activate, CpuNorm, Multiply
 from gpu_worker.kernels.cpu.linear import Packed, PackedGated, PackedLinear
 from gpu_worker.kernels.cpu.mixture import Add, CpuMixture, CpuRoute
 from gpu_worker.kernels.cpu.onednn import OneDnnGated, OneDnnLinear
@@ -34,7 +35,6 @@ from gpu_worker.kernels.products import (
     Routing,
     Unary,
 )
-from gpu_worker.kernels.reference.absorbed import ReferenceAbsorbed
 from gpu_worker.kernels.reference.copies import copy_blocks
 from gpu_worker.kernels.reference.int4 import Int4Weights
 from gpu_worker.kernels.reference.kept import KeptWeights, Kind
@@ -56,6 +56,7 @@ class CpuKernels:
         self._sampler = Sampler(library)
         self._attention = Attention(library)
         self.multiply = Multiply(library)
+        self.activate = Activate(library)
         self.add = Add(library)
 
     def enter(self) -> None:
@@ -82,14 +83,14 @@ class CpuKernels:
         return self._gated(self.library, weight, bias, activation)
 
     def absorbed(self, up_key: Tensor, up_value: Tensor) -> Absorbed:
-        return ReferenceAbsorbed(up_key, up_value)
+        return CpuAbsorbed(self.library, up_key, up_value)
 
     def mixture(self, experts: Iterable[Expert], count: int, activation: str | Clamped = "silu") -> Mixture:
         products = [products_of(self, each, activation) for each in experts]
         packed = [(up, down) for up, down in products if isinstance(up, Packed) and isinstance(down, Packed)]
         if len(packed) == len(products):
             return CpuMixture(self.library, packed, activation)
-        return ReferenceMixture((activating(up, activation), down) for up, down in products)
+        return ReferenceMixture((activating(self, up, activation), down) for up, down in products)
 
     def route(self, routing: Routing, score_correction_bias: Tensor | None = None) -> Route:
         return CpuRoute(self.library, routing, score_correction_bias)

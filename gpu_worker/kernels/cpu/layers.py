@@ -1,4 +1,4 @@
-"""RMS norm and gates by the C++ kernels: see `src/layers.cpp`."""
+"""RMS norm, activations and gates by the C++ kernels: see `src/layers.cpp`."""
 
 import ctypes
 from ctypes import c_float, c_int, c_int64, c_void_p
@@ -50,8 +50,8 @@ class CpuNorm:
         )
 
 
-GATES = {"none": 0, "silu": 1, "sigmoid": 4}
-"""The library's numbers of activations of gates, in the order of `src/activation.h`."""
+ACTIVATIONS = {"none": 0, "silu": 1, "gelu_tanh": 2, "gelu": 3, "sigmoid": 4, "relu": 5, "relu2": 6}
+"""The library's numbers of activations, in the order of `src/activation.h`."""
 
 
 class Multiply:
@@ -66,10 +66,23 @@ class Multiply:
             raise ValueError("the numbers of a row do not lie side by side")
         self._multiply(
             DTYPES[hidden.dtype],
-            GATES[activation],
+            ACTIVATIONS[activation],
             *hidden.shape,
             hidden.data_ptr(),
             hidden.stride(0),
             gates.data_ptr(),
             gates.stride(0),
         )
+
+
+class Activate:
+    """See `Kernels.activate`."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._activate = Kernel(library, "quire_activate", c_int, c_int, c_int64, c_int64, c_void_p, c_int64)
+
+    def __call__(self, hidden: Tensor, activation: str) -> None:
+        if hidden.stride(1) != 1:
+            raise ValueError("the numbers of a row do not lie side by side")
+        number = ACTIVATIONS[activation]
+        self._activate(DTYPES[hidden.dtype], number, *hidden.shape, hidden.data_ptr(), hidden.stride(0))

@@ -10,15 +10,13 @@ from ctypes import c_int, c_int64, c_void_p
 import torch
 from torch import Tensor
 
+from gpu_worker.kernels.cpu.layers import ACTIVATIONS
 from gpu_worker.kernels.cpu.library import DTYPES, address
 from gpu_worker.kernels.cpu.tape import Kernel
 from gpu_worker.machine.huge_pages import Memory
 
 COLUMNS = 32
 """Columns of a panel, as in `src/panels.h`."""
-
-ACTIVATIONS = {"none": 0, "silu": 1, "gelu_tanh": 2, "gelu": 3}
-"""The library's numbers of activations, in the order of `src/activation.h`."""
 
 _MEMORY = Memory()
 

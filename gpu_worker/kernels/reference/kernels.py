@@ -74,6 +74,9 @@ class ReferenceKernels:
             gates = silu(gates) if activation == "silu" else gates.sigmoid()
         hidden.copy_(hidden.float() * gates)
 
+    def activate(self, hidden: Tensor, activation: str) -> None:
+        hidden.copy_(hidden.sigmoid() if activation == "sigmoid" else ACTIVATIONS[activation](hidden))
+
     def add(self, into: Tensor, numbers: Tensor, gates: Tensor | None = None) -> None:
         into += numbers if gates is None else numbers * gates.sigmoid()
 

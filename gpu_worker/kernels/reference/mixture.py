@@ -11,9 +11,9 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from gpu_worker.kernels.activated import activated
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.products import UNGATED, Clamped, Expert, Unary
-from gpu_worker.kernels.reference.activations import activated
 
 
 class ReferenceMixture:
@@ -27,7 +27,7 @@ class ReferenceMixture:
     def of(cls, kernels: Kernels, experts: Iterable[Expert], activation: str | Clamped) -> Self:
         """See `Kernels.mixture`."""
         products = (products_of(kernels, each, activation) for each in experts)
-        return cls((activating(up, activation), down) for up, down in products)
+        return cls((activating(kernels, up, activation), down) for up, down in products)
 
     def __call__(self, hidden: Tensor, routing_weights: Tensor, selected_experts: Tensor) -> Tensor:
         """The results of a token's experts are added up in the order of the experts' numbers."""
@@ -68,8 +68,8 @@ def products_of(kernels: Kernels, expert: Expert, activation: str | Clamped) -> 
     return up, kernels.linear(expert.down, expert.down_bias)
 
 
-def activating(up: Unary, activation: str | Clamped) -> Unary:
+def activating(kernels: Kernels, up: Unary, activation: str | Clamped) -> Unary:
     """The first of `products_of`, activated."""
     if isinstance(activation, Clamped):
         return ClampedGate(up, activation)
-    return activated(up, activation) if activation == UNGATED else up
+    return activated(kernels, up, activation) if activation == UNGATED else up

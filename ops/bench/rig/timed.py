@@ -89,6 +89,9 @@ class TimedKernels:
     def multiply(self, hidden: Tensor, gates: Tensor, activation: str) -> None:
         self._timed("attention", self._kernels.multiply, hidden, gates, activation)
 
+    def activate(self, hidden: Tensor, activation: str) -> None:
+        self._timed("mlp", self._kernels.activate, hidden, activation)
+
     def add(self, into: Tensor, numbers: Tensor, gates: Tensor | None = None) -> None:
         self._timed("projections", self._kernels.add, into, numbers, gates)
 

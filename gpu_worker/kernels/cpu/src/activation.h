@@ -5,7 +5,7 @@
 
 namespace quire {
 
-enum class Activation : int32_t { none, silu, gelu_tanh, gelu, sigmoid };
+enum class Activation : int32_t { none, silu, gelu_tanh, gelu, sigmoid, relu, relu2 };
 
 // `function` of each lane.
 template <class Function>
@@ -37,6 +37,11 @@ inline f32x16 activate(Activation activation, f32x16 x) {
             return each_lane(x, [](float x) { return x * (0.5f * (1.0f + std::erf(x * 0.7071067812f))); });
         case Activation::sigmoid:
             return sigmoid(x);
+        case Activation::relu:
+            return select(x < 0.0f, f32x16{}, x);
+        case Activation::relu2:
+            x = select(x < 0.0f, f32x16{}, x);
+            return x * x;
         case Activation::none:
             break;
     }

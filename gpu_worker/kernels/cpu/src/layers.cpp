@@ -138,6 +138,14 @@ void multiply(Activation activation, T* x, const T* gates, int64_t size) {
     for (; i < size; ++i) from_float(x + i, to_float(x[i]) * gate(splat(to_float(gates[i])))[0]);
 }
 
+// x = activation(x), number by number.
+template <class T>
+void activate_row(Activation activation, T* x, int64_t size) {
+    int64_t i = 0;
+    for (; i + LANES <= size; i += LANES) store(x + i, activate(activation, load(x + i)));
+    for (; i < size; ++i) from_float(x + i, activate(activation, splat(to_float(x[i])))[0]);
+}
+
 }  // namespace
 }  // namespace quire
 
@@ -201,3 +209,15 @@ EXPORTED void quire_multiply(int dtype, int activation, int64_t tokens, int64_t 
     });
 }
 PLAYABLE(quire_multiply)
+
+// See `Kernels.activate`; `stride`: numbers between two tokens.
+EXPORTED void quire_activate(int dtype, int activation, int64_t tokens, int64_t size, void* x, int64_t stride) {
+    const auto kind = Activation(activation);
+    each_token(tokens, [&](int64_t token) {
+        if (dtype == 1)
+            activate_row(kind, (bf16*)x + token * stride, size);
+        else
+            activate_row(kind, (float*)x + token * stride, size);
+    });
+}
+PLAYABLE(quire_activate)

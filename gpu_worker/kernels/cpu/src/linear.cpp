@@ -1,4 +1,4 @@
-// Products with weights of float32 and bfloat16: y = x W^T + b, and gated products.
+// Products with weights of float32 and bfloat16: y = x W^T + b, gated products, and products of heads.
 #include "matrix.h"
 #include "tape.h"
 #include "unit_products.h"
@@ -74,3 +74,42 @@ EXPORTED void quire_linear(const quire::Matrix* matrix, const void* x, int64_t r
 #endif
 }
 PLAYABLE(quire_linear)
+
+// Multiply x [rows, heads, in] with a matrix of each head, to out [rows, heads, width]. The panels of the heads' matrices, which
+// are like `matrix`, follow each other.
+EXPORTED void quire_heads(const quire::Matrix* matrix, int64_t heads, const void* x, int64_t rows, void* out) {
+    using namespace quire;
+    const int64_t panels = matrix->count(), width = matrix->width, in = matrix->in;
+    const bool wide = matrix->type == Type::float32;
+    const auto output_of = [&](int64_t head) {
+        Output output = matrix->output(static_cast<uint8_t*>(out) + head * width * (wide ? sizeof(float) : sizeof(bf16)), false);
+        output.stride = heads * width;
+        return output;
+    };
+#if QUIRE_MATRIX_UNITS
+    if (!wide && matrix->words() % STEP_WORDS == 0) {
+        UnitRows source = in_steps(x, rows, heads * matrix->row_bytes());
+        Matrix one = *matrix;
+        for (int64_t head = 0; head < heads; ++head) {
+            const Output output = output_of(head);
+            for_each_tile_of_units<UnitBFloat16>(one, output, source, [&](int64_t panel, int64_t row, int count, auto& tile) {
+                finish_tile(one, output, panel, row, count, tile);
+            });
+            source.words += matrix->words() / STEP_WORDS * source.step;
+            one.panels += panels * matrix->words() * COLUMNS;
+        }
+        return;
+    }
+#endif
+    const auto multiply = [&](auto kind, const Rows& source) {
+        for_each_tile<Words<decltype(kind)>>(
+            source, matrix->panels, heads * panels, matrix->words(),
+            [&](int64_t panel, int64_t row, int count, Tile<f32x16>& tile) {
+                finish_tile(*matrix, output_of(panel / panels), panel % panels, row, count, tile);
+            },
+            [&](int64_t panel) { return panel / panels * in; });
+    };
+    if (wide) return multiply(Float32{}, in_words(x, rows, heads * matrix->row_bytes()));
+    multiply(BFloat16{}, widened(static_cast<const bf16*>(x), rows, heads * in));
+}
+PLAYABLE(quire_heads)

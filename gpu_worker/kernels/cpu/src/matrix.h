@@ -56,7 +56,7 @@ struct Matrix {
         }
     }
 
-    Output output(void* numbers, bool add) const { return {numbers, width, bias, activation, add}; }
+    Output output(void* numbers, bool add) const { return {numbers, width, width, bias, activation, add}; }
 };
 
 // Write the results of a tile's sums.

@@ -191,13 +191,19 @@ constexpr std::array<Multiply<Kind>, Kind::ROWS> multiplies(std::integer_sequenc
 template <class Kind, int FETCHES>
 constexpr auto MULTIPLY = multiplies<Kind, FETCHES>(std::make_integer_sequence<int, Kind::ROWS>());
 
+// All panels are multiplied with the same numbers of a row.
+struct SameNumbers {
+    int64_t operator()(int64_t) const { return 0; }
+};
+
 // Multiply all rows with all panels, of `pieces` times SIZE words each. Calls `finish(panel, row, rows, tile)` with
-// each tile's sums. A task is one panel and at most TASK_ROWS rows: the panel is read from memory once and then from the L2
+// each tile's sums. `place(panel)`: words of a row before those that the panel is multiplied with. A task is one panel and at most TASK_ROWS rows: the panel is read from memory once and then from the L2
 // cache. A single tile that reads its panel twice, or two tiles, prefetch what comes next, because memory and arithmetic would
 // otherwise wait for each other. With more than two tiles the first one prefetches nothing, because it may wait for its
 // own panel.
-template <class Kind, class Finish>
-void for_each_tile(const Rows& x, const uint32_t* panels, int64_t count, int64_t pieces, const Finish& finish) {
+template <class Kind, class Finish, class Place = SameNumbers>
+void for_each_tile(const Rows& x, const uint32_t* panels, int64_t count, int64_t pieces, const Finish& finish,
+                   const Place& place = {}) {
     constexpr int64_t TASK_TILES = TASK_ROWS / Kind::ROWS;
     const int64_t size = pieces * Kind::SIZE;
     const int64_t tiles = (x.count + Kind::ROWS - 1) / Kind::ROWS;
@@ -205,7 +211,7 @@ void for_each_tile(const Rows& x, const uint32_t* panels, int64_t count, int64_t
     const int64_t before = tiles > 2, fetching = tiles > 1 ? 2 : x.count > BOTH_HALVES;
     parallel_for(parts * count, [&](int64_t task, int) {
         const int64_t panel = task / parts, part = task % parts;
-        const uint32_t* weights = panels + panel * size;
+        const uint32_t *weights = panels + panel * size, *numbers = x.words + place(panel);
         for (int64_t number = part * tiles / parts; number < (part + 1) * tiles / parts; ++number) {
             const int64_t row = number * x.count / tiles;
             const int rows = int((number + 1) * x.count / tiles - row);
@@ -216,7 +222,7 @@ void for_each_tile(const Rows& x, const uint32_t* panels, int64_t count, int64_t
                                                      : MULTIPLY<Kind, 2>;
             const uint32_t* later = weights + size + share * size / 2;
             Tile<typename Kind::Sum> tile;
-            multiplies[rows - 1](x.words + row * x.stride, x.stride, weights, pieces, later, tile);
+            multiplies[rows - 1](numbers + row * x.stride, x.stride, weights, pieces, later, tile);
             finish(panel, row, rows, tile);
         }
     });

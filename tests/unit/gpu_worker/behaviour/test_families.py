@@ -522,6 +522,37 @@ def test_in_bfloat16(make: Any, kernels: Kernels, models: Any, name: str) -> Non
     assert (ours - exact).norm() < 1.5 * (theirs - exact).norm()
 
 
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        *((name, torch.float32) for name in MODELS | ALIKE),
+        *((name, torch.bfloat16) for number, name in enumerate(MODELS) if number % 4 == 0),
+    ],
+)
+def test_a_token_has_the_same_bits_whatever_runs_beside_it(
+    models: Any, name: str, dtype: torch.dtype
+) -> None:
+    """In any chunk, too. So an answer that goes on after a crash, with other rows beside it, is the same."""
+    make, directory = makers(back_end(build.supported()[0])), models(name).directory
+
+    def begin() -> tuple[Any, dict[tuple[int, int], torch.Tensor]]:
+        runner = make.runner(directory, dtype=dtype, block_size=3, num_blocks=99, max_model_len=96)
+        return make.Driver(runner, seed=len(name)), watch_logits(runner)
+
+    driver, beside = begin()
+    sequences = [driver.admit(slot, PROMPT[slot:]) for slot in range(3)]
+    driver.mixed_steps(sequences, len(PROMPT) + 16)
+    for sequence in sequences[:2]:
+        driver, alone = begin()
+        driver.step((driver.admit(0, sequence.tokens[: sequence.computed]), sequence.computed))
+        differing = [
+            position
+            for position in range(sequence.computed)
+            if not beside[sequence.slot, position].equal(alone[0, position])
+        ]
+        assert not differing
+
+
 OLD: dict[str, dict[str, Any]] = {
     "BLOOM": {"hidden_size": ..., "n_embed": 48},
     "OLMo 3": {"layer_types": ..., "rope_theta": 500000.0, "rope_scaling": YARN | {"rope_theta": 500000.0}},

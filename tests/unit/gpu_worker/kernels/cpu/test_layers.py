@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from gpu_worker.kernels.attention import Rotary
 from gpu_worker.kernels.cpu.attention import Attention
 from gpu_worker.kernels.cpu.kv import FORMATS
-from gpu_worker.kernels.cpu.layers import CpuNorm
+from gpu_worker.kernels.cpu.layers import ACTIVATIONS, Activate, CpuNorm
 from gpu_worker.kernels.kv_sizes import AUTO, PageShape
 from gpu_worker.kernels.reference.attention import ReferenceStep
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
@@ -48,6 +48,25 @@ def test_a_weight_of_float32_multiplies_before_rounding(native: ctypes.CDLL, siz
         # Rounded once, to 8 bits; rounded twice, a weight this near to 1 would often be lost.
         assert_close(out.float(), exact, atol=0, rtol=2**-8)
         assert (out == exact.bfloat16()).float().mean() > 0.99
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("activation", sorted({*ACTIVATIONS} - {"none"}))
+@pytest.mark.parametrize("size", [1, 16, 45])
+def test_activate(native: ctypes.CDLL, size: int, activation: str, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(size)
+    every = (4 * torch.randn(19, size + 3, generator=generator)).to(dtype)
+    every[7] = torch.nan
+    expected, found = every.clone(), every.clone()
+    for activate, rows in ((ReferenceKernels().activate, expected), (Activate(native), found)):
+        activate(rows[:, :size], activation)
+    assert_close(found[:, size:], every[:, size:], atol=0, rtol=0, equal_nan=True)
+    tolerance = TOLERANCES[dtype]
+    assert_close(found, expected, atol=tolerance, rtol=tolerance, equal_nan=True)
+    for count in (1, 2, 3):  # a row has the same bits whatever lies beside it
+        alone = every[:count].clone()
+        Activate(native)(alone[:, :size], activation)
+        assert alone.equal(found[:count])
 
 
 def test_norm_of_zeros_and_of_nan(native: ctypes.CDLL) -> None:

@@ -1,0 +1,17 @@
+"""A product whose results are activated, without gates."""
+
+from torch import Tensor
+
+from gpu_worker.kernels.interface import Kernels
+from gpu_worker.kernels.products import Unary
+
+
+def activated(kernels: Kernels, product: Unary, activation: str) -> Unary:
+    """`activation`: see `Kernels.activate`."""
+
+    def compute(hidden: Tensor) -> Tensor:
+        out = product(hidden)
+        kernels.activate(out, activation)
+        return out
+
+    return compute
