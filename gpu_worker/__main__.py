@@ -10,7 +10,7 @@ from gpu_worker.pace.watch import pace_of
 from gpu_worker.service import WorkerService
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.fingerprint import arithmetic_of
-from gpu_worker.startup.load import load, populate_memory
+from gpu_worker.startup.load import load, populate_memory, settled
 from gpu_worker.startup.rates import rates_of
 from gpu_worker.step.runner import Runner
 from ops.runtime.drain import drain
@@ -39,6 +39,8 @@ async def serve(node: Node, settings: WorkerSettings) -> None:
         asyncio.run_coroutine_threadsafe(node.update(stage=stage), loop)
 
     try:
+        tell("fetching the model")
+        settings = await asyncio.to_thread(settled, settings)
         tell("measuring this machine")
         rates = await asyncio.to_thread(rates_of, settings)  # before the model takes memory
         runner = await asyncio.to_thread(load, settings, tell=tell)

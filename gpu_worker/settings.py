@@ -33,8 +33,8 @@ class WorkerSettings(ModelSettings):
     """Device that the model runs on. auto: a GPU if there is one."""
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Type of weights and activations. auto: on a CPU float32, so that resumed answers are exact; on a GPU
-    the checkpoint's own type."""
+    """Type of weights and activations. auto: the checkpoint's own type; but on a CPU float32, unless that is
+    bfloat16 and C++ computes the model, so that answers that go on elsewhere are exact."""
 
     quantization: Literal["auto", "none", "int8", "int4", "fp8"] = "auto"
     """Type to which weights are quantized when they are loaded. auto: weights that a checkpoint has quantized
@@ -89,9 +89,8 @@ class WorkerSettings(ModelSettings):
     """CPU threads of the model, for all ranks together. 0: one for each core that the process may use."""
 
     kernels: BackEnd = "auto"
-    """Back end. auto: Triton on a GPU; on a CPU C++ for the best instruction set of the machine, with oneDNN
-    for products in bfloat16 if it is faster there; PyTorch where these cannot be used. Any other value forces
-    that back end."""
+    """Back end. auto: Triton on a GPU; on a CPU C++ for the best instruction set of the machine; PyTorch
+    where these cannot be used. Any other value forces that back end. onednn: C++ with oneDNN's products."""
 
     @field_validator("lora_modules")
     @classmethod

@@ -14,6 +14,7 @@ from gpu_worker.errors import CapacityError, ModelError
 from gpu_worker.kernels.attention import Cache, StepAttention
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.reference.kept import kinds_kept
+from gpu_worker.machine.onednn import has_onednn_bfloat16
 from gpu_worker.models.adapters.adapters import AdapterFiles
 from gpu_worker.models.checkpoint import Checkpoint, is_gguf, open_checkpoint
 from gpu_worker.models.config import Shape, architecture_of, read_config, read_values
@@ -138,7 +139,10 @@ def load_model(
                 raise
             raise ModelError(f"{error} (it is unlike other models of its family in {unlike})") from error
     if beside.image_tokens and not encoder:
-        model.tower = load_tower(directory, beside.image_tokens, form, device, model.dtype)
+        # PyTorch takes many times as long for bfloat16 where oneDNN has none.
+        wide = device.type == "cpu" and not has_onednn_bfloat16()
+        dtype = torch.float32 if wide else model.dtype
+        model.tower = load_tower(directory, beside.image_tokens, form, device, dtype)
     if model.tower is not None:
         log.info("%s: a vision tower of %.1f MiB", directory, model.tower.nbytes / 2**20)
     elif checkpoint.left:

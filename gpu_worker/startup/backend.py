@@ -23,11 +23,13 @@ from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.reference.quantized import QuantizedReference
 from gpu_worker.kernels.reference.rows import FP8
 from gpu_worker.machine.onednn import has_onednn_bfloat16
-from gpu_worker.models.config import read_values
+from gpu_worker.models.config import architecture_of, read_values
+from gpu_worker.models.families import family_of
 from gpu_worker.models.formats import read_format
 from gpu_worker.models.ranks import ALONE, Ranks
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup import measured
+from ops.runtime.encoder import encoder_family
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +70,30 @@ def device_of(settings: WorkerSettings) -> torch.device:
     return torch.device("cuda")
 
 
+def with_dtype(settings: WorkerSettings, device: torch.device) -> WorkerSettings:
+    """The same settings with a type instead of `auto` on a CPU: the checkpoint's own if it is bfloat16 and
+    C++ computes the model, whose rows then have the same bits whatever runs beside them; otherwise float32.
+    """
+    if settings.dtype != "auto" or device.type != "cpu":
+        return settings
+    return settings.model_copy(update={"dtype": "bfloat16" if _suits_bfloat16(settings) else "float32"})
+
+
+def _suits_bfloat16(settings: WorkerSettings) -> bool:
+    try:
+        values = read_values(settings.model)
+        if (values.get("dtype") or values.get("torch_dtype")) != "bfloat16":
+            return False
+        if family_of(architecture_of(values), values.values) is None or encoder_family(values.values):
+            return False  # transformers computes it with PyTorch
+        if settings.kernels not in ("auto", *build.supported()):
+            return False
+        library.load(_instruction_set(settings), settings.thread_count)
+    except (ModelError, KernelError):
+        return False
+    return True
+
+
 def dtype_of(settings: WorkerSettings, device: torch.device) -> torch.dtype | None:
     """Type of weights and activations; None: the checkpoint's own type."""
     if settings.dtype == "auto":
@@ -87,8 +113,7 @@ def kernels_of(settings: WorkerSettings, device: torch.device, ranks: Ranks = AL
         return _reference(settings)
     kind = _kind(settings)
     try:
-        name = build.supported()[0] if settings.kernels in ("auto", "onednn") else settings.kernels
-        threads = settings.thread_count
+        name, threads = _instruction_set(settings), settings.thread_count
         compiled = library.load(name, threads)
     except KernelError as error:
         if settings.kernels != "auto":
@@ -96,7 +121,7 @@ def kernels_of(settings: WorkerSettings, device: torch.device, ranks: Ranks = AL
         log.warning("%s: PyTorch computes instead, more slowly", error)
         return _reference(settings)
     if kind is CpuKernels and settings.dtype == "bfloat16":
-        kind = _fastest(compiled, name, settings, ranks)
+        _take_faster_pairs(compiled, settings, ranks)
     if keeps_weights(settings):
         kind = _KEPT.get(kind, kind)
     log.info("kernels: C++ for %s%s, %d threads", name, _BESIDE.get(kind, ""), threads)
@@ -119,17 +144,17 @@ def keeps_weights(settings: WorkerSettings) -> bool:
         return False
 
 
-def _fastest(compiled: ctypes.CDLL, name: str, settings: WorkerSettings, ranks: Ranks) -> type[CpuKernels]:
-    """The back end whose products of bfloat16 are the fastest here, the same on every rank. C++ multiplies
-    them from now on in the way that is faster. Matrix units leave no choice."""
-    ways = [measured.CPP]
-    if compiled.quire_bfloat16_pairs(1) == 1:
-        ways.append(measured.IN_PARTS)
-    if settings.kernels == "auto" and name != "amx" and has_onednn_bfloat16():
-        ways.append(measured.ONEDNN)
-    if len(ways) == 1:
-        return CpuKernels
-    found = measured.products(compiled, ways, settings.model, settings.thread_count)
+def _instruction_set(settings: WorkerSettings) -> str:
+    """The instruction set of the C++ kernels. Raises `KernelError` if none can be compiled."""
+    return build.supported()[0] if settings.kernels in ("auto", "onednn") else settings.kernels
+
+
+def _take_faster_pairs(compiled: ctypes.CDLL, settings: WorkerSettings, ranks: Ranks) -> None:
+    """Let C++ multiply bfloat16 in the way that is faster here, the same on every rank. Most instruction sets
+    leave no choice."""
+    if compiled.quire_bfloat16_pairs(1) != 1:
+        return
+    found = measured.products(compiled, settings.model, settings.thread_count)
     for name, times in found.items():
         each = ", ".join(
             f"{rows} rows {time:.3g} ms" for rows, time in zip(measured.ROWS, times, strict=True)
@@ -138,7 +163,6 @@ def _fastest(compiled: ctypes.CDLL, name: str, settings: WorkerSettings, ranks: 
     taken = list(found)[ranks.least(measured.fastest(found))]
     log.info("products of bfloat16 are by %s", taken)
     compiled.quire_bfloat16_pairs(taken != measured.IN_PARTS)
-    return OneDnnKernels if taken == measured.ONEDNN else CpuKernels
 
 
 def _triton(settings: WorkerSettings, device: torch.device) -> Kernels:

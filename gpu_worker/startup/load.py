@@ -17,7 +17,7 @@ from gpu_worker.models.registry import Beside, CausalLM, check_split, load_model
 from gpu_worker.ranks.group import own_cores
 from gpu_worker.ranks.processes import RankProcesses
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.startup.backend import PLAIN, device_of, dtype_of, kernels_of, plain_kernels
+from gpu_worker.startup.backend import PLAIN, device_of, dtype_of, kernels_of, plain_kernels, with_dtype
 from gpu_worker.startup.calibration import head_scales
 from gpu_worker.startup.fingerprint import adapter_fingerprint, fingerprint_of
 from gpu_worker.startup.record_steps import record_steps
@@ -48,7 +48,7 @@ def load(
     Raises `ModelError`, `CapacityError`, `KernelError` and `HubError`.
     """
     tell("fetching the model")
-    settings = _with_directories(settings)
+    settings = settled(settings)
     count, device = settings.tensor_parallel, device_of(settings)
     if count == 1:
         return load_rank(settings, ALONE, around, tell)
@@ -139,17 +139,19 @@ def load_rank(
     return runner
 
 
-def _with_directories(settings: WorkerSettings) -> WorkerSettings:
-    """The same settings with directories: what is named by an id is downloaded. Raises `HubError`."""
+def settled(settings: WorkerSettings) -> WorkerSettings:
+    """The same settings with directories, for which what is named by an id is downloaded, and with the type
+    that a CPU computes in. Raises `HubError`, and `CapacityError` if a GPU that they ask for is missing."""
     draft = settings.draft_model
     adapters = {name: fetched_adapter(each, log.info) for name, each in settings.adapters.items()}
-    return settings.model_copy(
+    found = settings.model_copy(
         update={
             "model": fetched(settings.model, log.info),
             "draft_model": fetched(draft, log.info) if draft else None,
             "lora_modules": written(adapters),
         }
     )
+    return with_dtype(found, device_of(found))
 
 
 def _draft(

@@ -1,10 +1,9 @@
-"""What multiplies bfloat16 fastest on this machine: measured once, and kept.
+"""How C++ multiplies bfloat16 faster on this machine: measured once, and kept.
 
-The instruction that multiplies pairs of bfloat16 is slower on some processors than two of float32, and
-oneDNN may know others. What is faster depends on the processor, and on the size of the products. Where the
-C++ kernels use matrix units (AMX) nothing is measured: they are the fastest. In float32 there is no choice: a
-row of the C++ kernels has the same bits whatever runs beside it, which a resumed answer needs, and oneDNN's
-has not.
+The instruction that multiplies pairs of bfloat16 is slower on some processors than two of float32. What is
+faster depends on the processor, and on the size of the products. Where the kernels use matrix units (AMX)
+nothing is measured: they are the fastest. oneDNN has no part in this: a row of the C++ kernels has the same
+bits whatever runs beside it, which an answer needs that goes on after a crash, and oneDNN's has not.
 """
 
 import ctypes
@@ -12,7 +11,7 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,24 +19,23 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.cpu.linear import PackedLinear
-from gpu_worker.kernels.cpu.onednn import OneDnnLinear
 from gpu_worker.startup import kept
 
-CPP, IN_PARTS, ONEDNN = "C++", "C++ in two parts", "oneDNN"
-"""What may multiply. In two parts: pairs of bfloat16 by two instructions."""
+CPP, IN_PARTS = WAYS = ("C++", "C++ in two parts")
+"""How pairs of bfloat16 may be multiplied: by one instruction, or by two."""
 ROWS = (1, 8, 32, 256)
 """Numbers of rows that are timed: decodes of a few users and of many, and a chunk of a prompt."""
 SIZES = (64, 8192)
 """Least and greatest number of columns of the matrix that is timed; it has four times as many rows."""
 GAIN = 1.1
-"""How many times as fast as the first something else must be, on average, to be taken."""
+"""How many times as fast as the first way the other must be, on average, to be taken."""
 ROUNDS = 5
 """Times that each is measured, in turns: what else the machine does for some time slows all of them down."""
 SECONDS = 0.02
 """Time for each measurement, after the first product."""
 
 Times = dict[str, tuple[float, ...]]
-"""Milliseconds of a product with each of `ROWS` rows, by what multiplies."""
+"""Milliseconds of a product with each of `ROWS` rows, by the way."""
 
 
 def fastest(times: Times) -> int:
@@ -47,23 +45,22 @@ def fastest(times: Times) -> int:
     return gains.index(max(gains))
 
 
-def products(library: ctypes.CDLL, ways: Sequence[str], model: Path, threads: int) -> Times:
-    """Times of products of the model's size: those that this machine has kept, or measured now. `ways`: what
-    may multiply."""
+def products(library: ctypes.CDLL, model: Path, threads: int) -> Times:
+    """Times of products of the model's size: those that this machine has kept, or measured now."""
 
     def read(found: Any) -> Times:
         """Times as they were kept. Raises an error that `kept.once` expects."""
-        times = {name: tuple(map(float, found[name])) for name in ways}
+        times = {name: tuple(map(float, found[name])) for name in WAYS}
         if not all(len(each) == len(ROWS) and min(each) > 0 for each in times.values()):
             raise ValueError(f"{len(ROWS)} times above 0 of each are needed")
         return times
 
     size = _hidden_size(model)
-    name = f"products-{kept.machine(Path(library._name).name, *ways, size, threads)}"
-    return kept.once(name, lambda: measure(library, ways, size, threads), dict, read)
+    name = f"products-{kept.machine(Path(library._name).name, *WAYS, size, threads)}"
+    return kept.once(name, lambda: measure(library, size, threads), dict, read)
 
 
-def measure(library: ctypes.CDLL, ways: Sequence[str], size: int, threads: int) -> Times:
+def measure(library: ctypes.CDLL, size: int, threads: int) -> Times:
     """Times of products [rows, size] x [size, 4 size] in bfloat16. C++ multiplies pairs afterwards."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -71,12 +68,11 @@ def measure(library: ctypes.CDLL, ways: Sequence[str], size: int, threads: int) 
         weight = torch.randn(4 * size, size).to(torch.bfloat16)
         rows = [torch.randn(count, size).to(torch.bfloat16) for count in ROWS]
         packed = PackedLinear(library, weight)
-        times: dict[str, list[float]] = {way: [math.inf] * len(ROWS) for way in ways}
-        multiply = {way: OneDnnLinear(weight) if way == ONEDNN else packed for way in ways}
+        times: dict[str, list[float]] = {way: [math.inf] * len(ROWS) for way in WAYS}
         for _ in range(ROUNDS):
-            for way in ways:
+            for way in WAYS:
                 library.quire_bfloat16_pairs(way != IN_PARTS)
-                found = (_milliseconds(multiply[way], x) for x in rows)
+                found = (_milliseconds(packed, x) for x in rows)
                 times[way] = list(map(min, times[way], found))
         return {way: tuple(each) for way, each in times.items()}
     finally:

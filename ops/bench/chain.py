@@ -76,7 +76,11 @@ def first_token(deployment: Running, seed: int) -> dict[str, Any]:
     chain: list[float] = []
     bare: list[float] = []
     command = [sys.executable, "-m", "ops.bench.rig.bare"]
-    environment = os.environ | {"QUIRE_MODEL": str(SHIPPED_MODEL), "QUIRE_LOG_LEVEL": "WARNING"}
+    environment = os.environ | {
+        "QUIRE_MODEL": str(SHIPPED_MODEL),
+        "QUIRE_DTYPE": "float32",
+        "QUIRE_LOG_LEVEL": "WARNING",
+    }
     with subprocess.Popen(
         command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as model:

@@ -82,7 +82,13 @@ class Reading:
 
 def runner_of(form: dict[str, Any], model: Path = SHIPPED_MODEL) -> Runner:
     """A worker's runner with room for one document in one step."""
-    given = {"device": "cpu", "step_tokens": 2048, "max_slots": 16, "kv_memory": 256 << 20}
+    given = {
+        "device": "cpu",
+        "dtype": "float32",
+        "step_tokens": 2048,
+        "max_slots": 16,
+        "kv_memory": 256 << 20,
+    }
     return load(WorkerSettings(**{"model": model, **given, **form}))
 
 

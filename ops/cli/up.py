@@ -71,7 +71,7 @@ def add_to(subcommands: Any) -> None:
     up.add_argument(
         "--dtype",
         choices=("auto", "float32", "bfloat16", "float16"),
-        help="number format of the model (default: auto, float32 on a CPU, the model's own on a GPU)",
+        help="number format of the model (default: auto: the model's own; see docs/operate.md for CPUs)",
     )
     up.add_argument("--policy", choices=POLICIES, help="which requests run first (default: fcfs)")
     up.add_argument(

@@ -42,7 +42,13 @@ def runner() -> Runner:
     """With a draft model, and with more blocks than any way below uses."""
     draft = ROOT / "ops" / "tiny_model" / "draft"
     settings = WorkerSettings(
-        model=SHIPPED_MODEL, draft_model=draft, kv_memory=32 << 20, threads=1, max_slots=16, block_size=8
+        model=SHIPPED_MODEL,
+        draft_model=draft,
+        dtype="float32",  # as the oracle
+        kv_memory=32 << 20,
+        threads=1,
+        max_slots=16,
+        block_size=8,
     )
     return load(settings)
 

@@ -47,6 +47,7 @@ class Deployment:
             "QUIRE_MODEL": str(model),
             "QUIRE_MODEL_NAME": self.model_name,
             "QUIRE_PORT": str(self.port),
+            "QUIRE_DTYPE": "float32",  # as transformers computes it in `oracle.py`
             "QUIRE_KV_MEMORY": "64MiB",
             "QUIRE_LEASE_SECONDS": "1.0",
             "QUIRE_THREADS": "1",  # a team waits for its slowest thread, and other tests have the cores too

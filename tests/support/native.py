@@ -17,7 +17,7 @@ NO_ONEDNN_BFLOAT16 = (
 """Why oneDNN's products cannot be tested in bfloat16; empty where they can."""
 
 WITHOUT_UNITS = [name for name in build.supported() if name != "amx"]
-"""This machine's instruction sets, the best first, but for matrix units: with these oneDNN is not asked."""
+"""This machine's instruction sets, the best first, but for matrix units."""
 
 _copies = tempfile.TemporaryDirectory(prefix="quire-kernels-")
 

@@ -70,7 +70,7 @@ async def test_the_lease_says_what_is_being_done_until_all_is_loaded(tiny, monke
 
     monkeypatch.setattr(Node, "update", watched)
     async with begun(tiny):
-        assert stages[:2] == ["measuring this machine", "fetching the model"]
+        assert stages[:2] == ["fetching the model", "measuring this machine"]
         assert stages.index("loading weights") > stages.index(
             "preparing kernels, which a first start compiles"
         )

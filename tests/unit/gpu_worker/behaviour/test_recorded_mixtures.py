@@ -14,9 +14,11 @@ from tests.unit.gpu_worker.behaviour.test_families import ALIKE, MODELS, PROMPT,
 from tests.unit.gpu_worker.conftest import Driver, make_runner
 
 
-@pytest.mark.parametrize("name", ["Qwen2 MoE", "Qwen3 MoE, normalized", "gpt-oss", "Qwen3.5 MoE"])
+@pytest.mark.parametrize(
+    "name", ["Qwen2 MoE", "Qwen3 MoE, normalized", "gpt-oss", "Qwen3.5 MoE", "Nemotron 3"]
+)
 def test_bits_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Qwen's have a shared expert with a gate of its own."""
+    """Qwen's have a shared expert with a gate of its own, Nemotron's one without gates."""
     monkeypatch.setattr(recorded_steps, "RECORDED", 1)
     random_model(*(MODELS | ALIKE)[name]).save_pretrained(tmp_path)
     kernels = CpuKernels(library.load(build.supported()[0], 1))

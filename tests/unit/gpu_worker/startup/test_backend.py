@@ -22,11 +22,9 @@ from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.reference.quantized import QuantizedReference
 from gpu_worker.kernels.triton.kernels import Int4Triton, KeptTriton, QuantizedTriton, TritonKernels
 from gpu_worker.models.weights import Weights
-from gpu_worker.startup import backend, measured
+from gpu_worker.startup import backend
 from gpu_worker.startup.load import load
-from tests.support.native import NO_ONEDNN_BFLOAT16, WITHOUT_UNITS
-
-ONEDNN_IS_FASTER = {measured.CPP: (2.0,) * 4, measured.ONEDNN: (1.0,) * 4}
+from tests.support.native import NO_ONEDNN_BFLOAT16
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -43,7 +41,8 @@ def test_a_gpu_that_is_not_there(settings) -> None:
         ({"kernels": "portable"}, CpuKernels),
         ({"kernels": "triton"}, TritonKernels),
         ({}, CpuKernels),
-        ({"dtype": "bfloat16"}, OneDnnKernels),
+        ({"dtype": "bfloat16"}, CpuKernels),
+        ({"dtype": "bfloat16", "kernels": "onednn"}, OneDnnKernels),
         ({"dtype": "bfloat16", "kernels": "portable"}, CpuKernels),
         ({"kernels": "onednn"}, OneDnnKernels),
         ({"quantization": "int8"}, QuantizedKernels),
@@ -59,21 +58,57 @@ def test_a_gpu_that_is_not_there(settings) -> None:
         ({"quantization": "int8", "kernels": "triton", "dtype": "bfloat16"}, QuantizedTriton),
     ],
 )
-def test_the_back_end_is_the_one_that_suits(settings, monkeypatch, changes, kind) -> None:
+def test_the_back_end_is_the_one_that_suits(settings, changes, kind) -> None:
     if kind is OneDnnKernels and changes.get("dtype") == "bfloat16" and NO_ONEDNN_BFLOAT16:
         pytest.skip(NO_ONEDNN_BFLOAT16)
-    monkeypatch.setattr(measured, "products", lambda *_: ONEDNN_IS_FASTER)
-    monkeypatch.setattr(backend.build, "supported", lambda: WITHOUT_UNITS)
     found = []
     load(settings(**changes), lambda kernels: found.append(kernels) or kernels)
     assert type(found[0]) is kind
 
 
 @pytest.mark.parametrize(
+    ("config", "changes", "dtype"),
+    [
+        ({"dtype": "bfloat16"}, {}, "bfloat16"),
+        ({"torch_dtype": "bfloat16"}, {"quantization": "int8"}, "bfloat16"),
+        ({"dtype": "bfloat16"}, {"kernels": "portable"}, "bfloat16"),
+        ({"dtype": "bfloat16"}, {"dtype": "float16"}, "float16"),
+        ({"dtype": "bfloat16"}, {"kernels": "torch"}, "float32"),
+        ({"dtype": "bfloat16"}, {"kernels": "onednn"}, "float32"),
+        ({"dtype": "float16"}, {}, "float32"),
+        ({}, {}, "float32"),
+        ({"dtype": "bfloat16", "architectures": ["PersimmonForCausalLM"]}, {}, "float32"),
+        ({"dtype": "bfloat16", "architectures": ["BertModel"], "model_type": "bert"}, {}, "float32"),
+        ({"dtype": "bfloat16", "architectures": []}, {}, "float32"),
+    ],
+)
+def test_a_cpu_computes_in_the_models_own_type_if_its_rows_are_exact(
+    settings, tmp_path, config, changes, dtype
+) -> None:
+    own = json.loads((settings().model / "config.json").read_text())
+    own.pop("dtype", None)
+    (tmp_path / "config.json").write_text(json.dumps(own | config))
+    asked = settings(model=tmp_path, **changes)
+    assert backend.with_dtype(asked, torch.device("cpu")).dtype == dtype
+    assert backend.with_dtype(asked, torch.device("cuda")).dtype == changes.get("dtype", "auto")
+
+
+def test_a_cpu_without_kernels_computes_in_float32(settings, tmp_path, monkeypatch) -> None:
+    own = json.loads((settings().model / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(own | {"dtype": "bfloat16"}))
+
+    def load(*_: object) -> None:
+        raise KernelError("no compiler")
+
+    monkeypatch.setattr(library, "load", load)
+    assert backend.with_dtype(settings(model=tmp_path), torch.device("cpu")).dtype == "float32"
+
+
+@pytest.mark.parametrize(
     ("changes", "kind"),
     [
         ({}, KeptKernels),
-        ({"dtype": "bfloat16"}, KeptOneDnnKernels),
+        ({"dtype": "bfloat16"}, KeptKernels),
         ({"kernels": "onednn"}, KeptOneDnnKernels),
         ({"kernels": "torch"}, KeptReference),
         ({"kernels": "triton"}, KeptTriton),
@@ -84,12 +119,8 @@ def test_the_back_end_is_the_one_that_suits(settings, monkeypatch, changes, kind
     ],
 )
 def test_quantized_weights_stay_so_unless_the_settings_say_otherwise(
-    settings, monkeypatch, tmp_path, changes, kind
+    settings, tmp_path, changes, kind
 ) -> None:
-    if changes.get("dtype") == "bfloat16" and NO_ONEDNN_BFLOAT16:
-        pytest.skip(NO_ONEDNN_BFLOAT16)
-    monkeypatch.setattr(measured, "products", lambda *_: ONEDNN_IS_FASTER)
-    monkeypatch.setattr(backend.build, "supported", lambda: WITHOUT_UNITS)
     config = json.loads((settings().model / "config.json").read_text())
     form = {"quant_method": "gptq", "bits": 4, "group_size": 32}
     (tmp_path / "config.json").write_text(json.dumps(config | {"quantization_config": form}))

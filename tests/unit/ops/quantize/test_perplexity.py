@@ -19,6 +19,7 @@ TEXT = "Once upon a time there was a fox who lived in a small house near the riv
 
 def test_it_is_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PIECE", 16)
+    monkeypatch.setenv("QUIRE_DTYPE", "float32")
     tokens = AutoTokenizer.from_pretrained(SHIPPED_DRAFT)(TEXT, add_special_tokens=False)["input_ids"]
     model = AutoModelForCausalLM.from_pretrained(SHIPPED_DRAFT, dtype=torch.float32)
     total = 0.0
