@@ -87,7 +87,7 @@ class Kernels(Protocol):
 
     def activate(self, hidden: Tensor, activation: str) -> None:
         """hidden = activation(hidden), in place, computed in float32: [tokens, size], whose rows may be parts
-        of longer ones. `activation`: silu, gelu, gelu_tanh, relu, relu2 or sigmoid."""
+        of longer ones. `activation`: silu, gelu, gelu_tanh, relu, relu2, sigmoid or tanh."""
 
     def add(self, into: Tensor, numbers: Tensor, gates: Tensor | None = None) -> None:
         """into += numbers, in place, rounded once: [tokens, size], each float32 or of the activations' type.

@@ -43,19 +43,25 @@ def embedding_and_head(
     table = words.read(replace(base, keeps=kept), f"{names.embedding}.weight", config.hidden_size)
     if config.tie_word_embeddings:
         tied = kernels.linear(table, dtype=torch.float32, keeps_rows=True)
-        return words.embedding(tied.rows), _logits(config, words.logits(tied))
+        return words.embedding(tied.rows), _logits(config, words.logits(tied), kernels)
     wide = replace(weights, keeps=weights.keeps - NARROW)
     rows = words.read(wide, f"{names.head}.weight", config.hidden_size)
     bias = words.read(weights, f"{names.head}.bias") if config.family.head_bias else None
     head = words.logits(kernels.linear(rows, bias, dtype=torch.float32))
     coded = kernels.linear(table, keeps_rows=True).rows if isinstance(table, CodedWeight) else None
-    return words.embedding(coded or table.__getitem__), _logits(config, head)
+    return words.embedding(coded or table.__getitem__), _logits(config, head, kernels)
 
 
-def _logits(config: ModelConfig, head: Unary) -> Callable[[Tensor], Tensor]:
+def _logits(config: ModelConfig, head: Unary, kernels: Kernels) -> Callable[[Tensor], Tensor]:
     softcap, scale = config.logit_softcap, config.logit_scale
     if softcap:
-        return lambda hidden: head(hidden).div_(softcap).tanh_().mul_(softcap)
+
+        def capped(hidden: Tensor) -> Tensor:
+            logits = head(hidden).div_(softcap)
+            kernels.activate(logits, "tanh")
+            return logits.mul_(softcap)
+
+        return capped
     if scale != 1.0:
         return lambda hidden: head(hidden).mul_(scale)
     return head
@@ -71,4 +77,4 @@ def rough_head(config: ModelConfig, weights: Weights, kernels: Kernels) -> Calla
         (base_of(config, plain), names.embedding) if config.tie_word_embeddings else (plain, names.head)
     )
     rows = words.read(at, f"{name}.weight", config.hidden_size)
-    return _logits(config, words.logits(kernels.rough(rows)))
+    return _logits(config, words.logits(kernels.rough(rows)), kernels)

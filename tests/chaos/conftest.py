@@ -11,7 +11,8 @@ from tests.support.deployment import Deployment
 
 @pytest.fixture(scope="package")
 def deployment(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    deployment = Deployment(redis_server, tmp_path_factory.mktemp("survival"))
+    # In the type that people get. Answers are compared with answers of this deployment.
+    deployment = Deployment(redis_server, tmp_path_factory.mktemp("survival"), QUIRE_DTYPE="auto")
     try:
         yield deployment.start()
         deployment.assert_clean()

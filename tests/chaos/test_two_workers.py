@@ -24,7 +24,8 @@ LONG_PROMPT = "The fox and the owl went for a walk in the snow, and talked about
 @pytest.fixture(scope="module")
 def deployment(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     """One worker with few slots; tests add others."""
-    deployment = Deployment(redis_server, tmp_path_factory.mktemp("two"), QUIRE_MAX_SLOTS=str(SLOTS))
+    usual = {"QUIRE_MAX_SLOTS": str(SLOTS), "QUIRE_DTYPE": "auto"}
+    deployment = Deployment(redis_server, tmp_path_factory.mktemp("two"), **usual)
     try:
         yield deployment.start()
         deployment.assert_clean()

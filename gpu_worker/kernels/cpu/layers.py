@@ -50,7 +50,16 @@ class CpuNorm:
         )
 
 
-ACTIVATIONS = {"none": 0, "silu": 1, "gelu_tanh": 2, "gelu": 3, "sigmoid": 4, "relu": 5, "relu2": 6}
+ACTIVATIONS = {
+    "none": 0,
+    "silu": 1,
+    "gelu_tanh": 2,
+    "gelu": 3,
+    "sigmoid": 4,
+    "relu": 5,
+    "relu2": 6,
+    "tanh": 7,
+}
 """The library's numbers of activations, in the order of `src/activation.h`."""
 
 

@@ -75,7 +75,12 @@ class ReferenceKernels:
         hidden.copy_(hidden.float() * gates)
 
     def activate(self, hidden: Tensor, activation: str) -> None:
-        hidden.copy_(hidden.sigmoid() if activation == "sigmoid" else ACTIVATIONS[activation](hidden))
+        if activation == "sigmoid":
+            hidden.sigmoid_()
+        elif activation == "tanh":
+            hidden.tanh_()
+        else:
+            hidden.copy_(ACTIVATIONS[activation](hidden))
 
     def add(self, into: Tensor, numbers: Tensor, gates: Tensor | None = None) -> None:
         into += numbers if gates is None else numbers * gates.sigmoid()

@@ -5,7 +5,7 @@
 
 namespace quire {
 
-enum class Activation : int32_t { none, silu, gelu_tanh, gelu, sigmoid, relu, relu2 };
+enum class Activation : int32_t { none, silu, gelu_tanh, gelu, sigmoid, relu, relu2, tanh };
 
 // `function` of each lane.
 template <class Function>
@@ -42,6 +42,8 @@ inline f32x16 activate(Activation activation, f32x16 x) {
         case Activation::relu2:
             x = select(x < 0.0f, f32x16{}, x);
             return x * x;
+        case Activation::tanh:
+            return tanh(x);
         case Activation::none:
             break;
     }

@@ -30,8 +30,6 @@ struct AttentionSpec {
     }
 };
 
-inline f32x16 tanh(f32x16 x) { return 1.0f - 2.0f / (exp(x * 2.0f) + 1.0f); }
-
 // One row of a group: what it asks, and the places of the tile that it sees: those before `sinks`, which are
 // the same for all, and those from `shown` to `end` - 1. Its own place, `at`, may lie behind the tile.
 template <class Factor>

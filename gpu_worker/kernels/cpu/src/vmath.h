@@ -76,4 +76,6 @@ inline f32x16 log(f32x16 x) {
     return rest + poly + whole * 0.693359375f;
 }
 
+inline f32x16 tanh(f32x16 x) { return 1.0f - 2.0f / (exp(x * 2.0f) + 1.0f); }
+
 }  // namespace quire
