@@ -161,7 +161,8 @@ class Stage:
             folder = self.directory / "packages" / package
             folder.mkdir(parents=True)
             (folder / "__init__.py").touch()
-            body = _GATEWAY if name == "gateway" else "while True: signal.pause()\n"
+            # signal.pause() would not see a signal that comes just before it begins to wait.
+            body = _GATEWAY if name == "gateway" else "while True: time.sleep(0.2)\n"
             (folder / "__main__.py").write_text(_SERVICE.format(name=name) + body)
         self.model.mkdir()
         for name in ("config.json", "model.safetensors", "tokenizer.json"):
