@@ -158,7 +158,7 @@ class _LayerKernels:
     def absorbed(self, up_key: Tensor, up_value: Tensor) -> Absorbed:
         product, (heads, key_size, _) = self._kernels.absorbed(up_key, up_value), up_key.shape
         placed = next(self._placed).items()
-        additions = {number: AbsorbedAddition(each, heads, key_size) for number, each in placed}
+        additions = {number: AbsorbedAddition(each, heads, key_size, self._plain) for number, each in placed}
         return AdaptedAbsorbed(product, additions, self._step) if additions else product
 
     def _additions(self) -> dict[int, Addition]:

@@ -90,18 +90,21 @@ class Addition:
 class AbsorbedAddition:
     """What one adapter adds where weights of latent attention are absorbed."""
 
-    def __init__(self, factors: PlacedFactors, heads: int, key_size: int) -> None:
-        self._down = factors.down
+    def __init__(self, factors: PlacedFactors, heads: int, key_size: int, kernels: Kernels) -> None:
+        """`kernels`: a back end of plain weights."""
         up = factors.up.view(heads, -1, factors.up.shape[1])
-        self._up_key, self._up_value = up[:, :key_size].contiguous(), up[:, key_size:].mT.contiguous()
+        self._absorbed = kernels.absorbed(up[:, :key_size], up[:, key_size:].mT)
+        self._to_rows, self._to_ranks = kernels.linear(factors.down.T), kernels.linear(factors.down)
 
     def queries(self, plain: Tensor) -> Tensor:
         """See `Absorbed.queries`."""
-        return torch.bmm(plain.transpose(0, 1), self._up_key).transpose(0, 1) @ self._down
+        ranks = self._absorbed.queries(plain)
+        return self._to_rows(ranks.reshape(-1, ranks.shape[2])).view(*ranks.shape[:2], -1)
 
     def values(self, mixed: Tensor) -> Tensor:
         """See `Absorbed.values`."""
-        return torch.bmm((mixed @ self._down.T).transpose(0, 1), self._up_value).transpose(0, 1)
+        ranks = self._to_ranks(mixed.reshape(-1, mixed.shape[2]))
+        return self._absorbed.values(ranks.view(*mixed.shape[:2], -1))
 
 
 class _Adapted(Generic[Added]):

@@ -197,10 +197,10 @@ struct SameNumbers {
 };
 
 // Multiply all rows with all panels, of `pieces` times SIZE words each. Calls `finish(panel, row, rows, tile)` with
-// each tile's sums. `place(panel)`: words of a row before those that the panel is multiplied with. A task is one panel and at most TASK_ROWS rows: the panel is read from memory once and then from the L2
-// cache. A single tile that reads its panel twice, or two tiles, prefetch what comes next, because memory and arithmetic would
-// otherwise wait for each other. With more than two tiles the first one prefetches nothing, because it may wait for its
-// own panel.
+// each tile's sums. `place(panel)`: words of a row before those that the panel is multiplied with. A task is one panel and
+// at most TASK_ROWS rows: the panel is read from memory once and then from the L2 cache. A single tile that reads its panel
+// twice, or two tiles, prefetch what comes next, because memory and arithmetic would otherwise wait for each other. With
+// more than two tiles the first one prefetches nothing, because it may wait for its own panel.
 template <class Kind, class Finish, class Place = SameNumbers>
 void for_each_tile(const Rows& x, const uint32_t* panels, int64_t count, int64_t pieces, const Finish& finish,
                    const Place& place = {}) {
