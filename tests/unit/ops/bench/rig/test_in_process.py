@@ -16,7 +16,7 @@ from ops.bench.rig.accounting import needed
 from ops.bench.rig.in_process import InProcess
 from ops.bench.rig.timed import PARTS
 
-SETTINGS = WorkerSettings(kv_memory=64 << 20, threads=1, max_slots=16, step_tokens=96)
+SETTINGS = WorkerSettings(dtype="float32", kv_memory=64 << 20, threads=1, max_slots=16, step_tokens=96)
 QUESTIONS = Workload(prompt_lengths=(40, 9, 21), output_lengths=(20, 40)).conversations(7, 3)
 
 
