@@ -139,10 +139,10 @@ def load_model(
                 raise
             raise ModelError(f"{error} (it is unlike other models of its family in {unlike})") from error
     if beside.image_tokens and not encoder:
-        # PyTorch takes many times as long for bfloat16 where oneDNN has none.
-        wide = device.type == "cpu" and not has_onednn_bfloat16()
-        dtype = torch.float32 if wide else model.dtype
-        model.tower = load_tower(directory, beside.image_tokens, form, device, dtype)
+        # PyTorch, which computes towers, takes many times as long for bfloat16 where oneDNN has none.
+        slow = device.type == "cpu" and model.dtype == torch.bfloat16 and not has_onednn_bfloat16()
+        its = torch.float32 if slow else model.dtype
+        model.tower = load_tower(directory, beside.image_tokens, form, device, its)
     if model.tower is not None:
         log.info("%s: a vision tower of %.1f MiB", directory, model.tower.nbytes / 2**20)
     elif checkpoint.left:

@@ -88,7 +88,7 @@ def _suits_bfloat16(settings: WorkerSettings) -> bool:
             return False  # transformers computes it with PyTorch
         if settings.kernels not in ("auto", *build.supported()):
             return False
-        library.load(_instruction_set(settings), settings.thread_count)
+        library.opened(instruction_set(settings))  # threads start later, on the cores of their rank
     except (ModelError, KernelError):
         return False
     return True
@@ -113,7 +113,7 @@ def kernels_of(settings: WorkerSettings, device: torch.device, ranks: Ranks = AL
         return _reference(settings)
     kind = _kind(settings)
     try:
-        name, threads = _instruction_set(settings), settings.thread_count
+        name, threads = instruction_set(settings), settings.thread_count
         compiled = library.load(name, threads)
     except KernelError as error:
         if settings.kernels != "auto":
@@ -126,6 +126,11 @@ def kernels_of(settings: WorkerSettings, device: torch.device, ranks: Ranks = AL
         kind = _KEPT.get(kind, kind)
     log.info("kernels: C++ for %s%s, %d threads", name, _BESIDE.get(kind, ""), threads)
     return kind(compiled, library.cores(threads))
+
+
+def instruction_set(settings: WorkerSettings) -> str:
+    """The instruction set of the C++ kernels."""
+    return build.supported()[0] if settings.kernels in ("auto", "onednn") else settings.kernels
 
 
 def plain_kernels(kernels: Kernels) -> Kernels:
@@ -142,11 +147,6 @@ def keeps_weights(settings: WorkerSettings) -> bool:
         return read_format(read_values(settings.model)) is not None
     except ModelError:
         return False
-
-
-def _instruction_set(settings: WorkerSettings) -> str:
-    """The instruction set of the C++ kernels. Raises `KernelError` if none can be compiled."""
-    return build.supported()[0] if settings.kernels in ("auto", "onednn") else settings.kernels
 
 
 def _take_faster_pairs(compiled: ctypes.CDLL, settings: WorkerSettings, ranks: Ranks) -> None:

@@ -17,6 +17,7 @@ from gpu_worker.kernels.interface import Kernels
 from gpu_worker.models.adapters.adapter import WEIGHTS
 from gpu_worker.models.adapters.config import CONFIG
 from gpu_worker.settings import WorkerSettings
+from gpu_worker.startup.backend import instruction_set
 from ops.runtime.grammars import VERSION as GRAMMARS
 from ops.runtime.vision import PROCESSOR_FILES
 
@@ -73,7 +74,7 @@ def arithmetic_of(settings: WorkerSettings, kernels: Kernels, device: torch.devi
         return f"{torch.cuda.get_device_name(device)} {type(kernels).__name__}"
     if not type(kernels).__module__.startswith(build.__package__ or ""):
         return f"torch {torch.backends.cpu.get_cpu_capability()}"
-    name = build.supported()[0] if settings.kernels in ("auto", "onednn") else settings.kernels
+    name = instruction_set(settings)
     if isinstance(kernels, OneDnnKernels):
         return f"{name} {onednn.arithmetic()}"
     in_parts = cast(CpuKernels, kernels).library.quire_bfloat16_pairs(-1) == 0

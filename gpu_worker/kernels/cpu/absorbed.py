@@ -10,11 +10,8 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.cpu.library import DTYPES, address
-from gpu_worker.kernels.cpu.linear import COLUMNS, Matrix
+from gpu_worker.kernels.cpu.linear import COLUMNS, MEMORY, Matrix
 from gpu_worker.kernels.cpu.tape import Kernel
-from gpu_worker.machine.huge_pages import Memory
-
-_MEMORY = Memory()
 
 
 class CpuAbsorbed:
@@ -33,7 +30,7 @@ class PackedHeads:
         self._heads, self._width, size = weight.shape
         self._matrix = Matrix(in_features=size, width=self._width, type=DTYPES[weight.dtype])
         words = -(-self._width // COLUMNS) * -(-size * weight.element_size() // 4) * COLUMNS
-        self._panels = _MEMORY.take(self._heads * words)
+        self._panels = MEMORY.take(self._heads * words)
         for number, own in enumerate(weight):
             to = ctypes.c_void_p((address(self._panels) or 0) + number * words * 4)
             rows = own.contiguous()
@@ -41,11 +38,6 @@ class PackedHeads:
         self._matrix.panels = address(self._panels)
         self._dtype, self._in = weight.dtype, size
         self._multiply = Kernel(library, "quire_heads", c_void_p, c_int64, c_void_p, c_int64, c_void_p)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that the packed weights take."""
-        return self._panels.nbytes
 
     def __call__(self, x: Tensor) -> Tensor:
         rows = len(x)

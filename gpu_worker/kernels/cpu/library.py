@@ -20,16 +20,21 @@ DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 """The library's numbers of types of weights and activations."""
 
 
-@cache
-def load(instruction_set: str, threads: int) -> ctypes.CDLL:
-    """The library for an instruction set with its threads started. Raises `KernelError`."""
+def opened(instruction_set: str) -> ctypes.CDLL:
+    """The library for an instruction set, compiled if it is not yet. Raises `KernelError`."""
     if instruction_set not in build.supported():
         raise KernelError(f"this machine has no {instruction_set}")
     path = build.library(instruction_set)
     try:
-        library = ctypes.CDLL(str(path))
+        return ctypes.CDLL(str(path))
     except OSError as error:
         raise KernelError(f"the compiled CPU kernels cannot be loaded: {error}") from error
+
+
+@cache
+def load(instruction_set: str, threads: int) -> ctypes.CDLL:
+    """The library for an instruction set with its threads started. Raises `KernelError`."""
+    library = opened(instruction_set)
     library.quire_start(threads, _places(threads))
     return_freed_memory()
     return library

@@ -18,7 +18,8 @@ from gpu_worker.machine.huge_pages import Memory
 COLUMNS = 32
 """Columns of a panel, as in `src/panels.h`."""
 
-_MEMORY = Memory()
+MEMORY = Memory()
+"""Where the panels of all weights lie."""
 
 
 class Matrix(ctypes.Structure):
@@ -88,7 +89,7 @@ class Packed:
         )
 
     def _take_panels(self, row_bytes: int) -> None:
-        self._panels = _MEMORY.take(self.count * -(-row_bytes // 4) * COLUMNS)
+        self._panels = MEMORY.take(self.count * -(-row_bytes // 4) * COLUMNS)
         self._matrix.panels = address(self._panels)
 
     def _in_columns(self, numbers: Tensor) -> Tensor:

@@ -79,7 +79,7 @@ PLAYABLE(quire_linear)
 // are like `matrix`, follow each other.
 EXPORTED void quire_heads(const quire::Matrix* matrix, int64_t heads, const void* x, int64_t rows, void* out) {
     using namespace quire;
-    const int64_t panels = matrix->count(), width = matrix->width, in = matrix->in;
+    const int64_t panels = matrix->count(), width = matrix->width;
     const bool wide = matrix->type == Type::float32;
     const auto output_of = [&](int64_t head) {
         Output output = matrix->output(static_cast<uint8_t*>(out) + head * width * (wide ? sizeof(float) : sizeof(bf16)), false);
@@ -101,15 +101,20 @@ EXPORTED void quire_heads(const quire::Matrix* matrix, int64_t heads, const void
         return;
     }
 #endif
-    const auto multiply = [&](auto kind, const Rows& source) {
+    // `size`: words of a row between two heads.
+    const auto multiply = [&](auto kind, const Rows& source, int64_t size) {
         for_each_tile<Words<decltype(kind)>>(
             source, matrix->panels, heads * panels, matrix->words(),
             [&](int64_t panel, int64_t row, int count, Tile<f32x16>& tile) {
                 finish_tile(*matrix, output_of(panel / panels), panel % panels, row, count, tile);
             },
-            [&](int64_t panel) { return panel / panels * in; });
+            [&](int64_t panel) { return panel / panels * size; });
     };
-    if (wide) return multiply(Float32{}, in_words(x, rows, heads * matrix->row_bytes()));
-    multiply(BFloat16{}, widened(static_cast<const bf16*>(x), rows, heads * in));
+    if (wide) return multiply(Float32{}, in_words(x, rows, heads * matrix->row_bytes()), matrix->words());
+#if QUIRE_PAIRS
+    if (pairs && matrix->in % 2 == 0)
+        return multiply(BFloat16Pairs{}, in_words(x, rows, heads * matrix->row_bytes()), matrix->words());
+#endif
+    multiply(BFloat16{}, widened(static_cast<const bf16*>(x), rows, heads * matrix->in), matrix->in);
 }
 PLAYABLE(quire_heads)

@@ -83,12 +83,13 @@ def test_the_back_end_is_the_one_that_suits(settings, changes, kind) -> None:
     ],
 )
 def test_a_cpu_computes_in_the_models_own_type_if_its_rows_are_exact(
-    settings, tmp_path, config, changes, dtype
+    settings, tmp_path, monkeypatch, config, changes, dtype
 ) -> None:
     own = json.loads((settings().model / "config.json").read_text())
     own.pop("dtype", None)
     (tmp_path / "config.json").write_text(json.dumps(own | config))
     asked = settings(model=tmp_path, **changes)
+    monkeypatch.setattr(library, "load", None)  # each rank starts threads of its own, later
     assert backend.with_dtype(asked, torch.device("cpu")).dtype == dtype
     assert backend.with_dtype(asked, torch.device("cuda")).dtype == changes.get("dtype", "auto")
 
@@ -97,10 +98,10 @@ def test_a_cpu_without_kernels_computes_in_float32(settings, tmp_path, monkeypat
     own = json.loads((settings().model / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(own | {"dtype": "bfloat16"}))
 
-    def load(*_: object) -> None:
+    def opened(instruction_set: str) -> None:
         raise KernelError("no compiler")
 
-    monkeypatch.setattr(library, "load", load)
+    monkeypatch.setattr(library, "opened", opened)
     assert backend.with_dtype(settings(model=tmp_path), torch.device("cpu")).dtype == "float32"
 
 
