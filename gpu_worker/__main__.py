@@ -10,7 +10,7 @@ from gpu_worker.pace.watch import pace_of
 from gpu_worker.service import WorkerService
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.fingerprint import arithmetic_of
-from gpu_worker.startup.load import load, populate_memory, settled
+from gpu_worker.startup.load import load, populate_memory, resolved
 from gpu_worker.startup.rates import rates_of
 from gpu_worker.step.runner import Runner
 from ops.runtime.drain import drain
@@ -40,7 +40,7 @@ async def serve(node: Node, settings: WorkerSettings) -> None:
 
     try:
         tell("fetching the model")
-        settings = await asyncio.to_thread(settled, settings)
+        settings = await asyncio.to_thread(resolved, settings)
         tell("measuring this machine")
         rates = await asyncio.to_thread(rates_of, settings)  # before the model takes memory
         runner = await asyncio.to_thread(load, settings, tell=tell)

@@ -141,8 +141,8 @@ def load_model(
     if beside.image_tokens and not encoder:
         # PyTorch, which computes towers, takes many times as long for bfloat16 where oneDNN has none.
         slow = device.type == "cpu" and model.dtype == torch.bfloat16 and not has_onednn_bfloat16()
-        its = torch.float32 if slow else model.dtype
-        model.tower = load_tower(directory, beside.image_tokens, form, device, its)
+        tower_dtype = torch.float32 if slow else model.dtype
+        model.tower = load_tower(directory, beside.image_tokens, form, device, tower_dtype)
     if model.tower is not None:
         log.info("%s: a vision tower of %.1f MiB", directory, model.tower.nbytes / 2**20)
     elif checkpoint.left:

@@ -48,7 +48,7 @@ def load(
     Raises `ModelError`, `CapacityError`, `KernelError` and `HubError`.
     """
     tell("fetching the model")
-    settings = settled(settings)
+    settings = resolved(settings)
     count, device = settings.tensor_parallel, device_of(settings)
     if count == 1:
         return load_rank(settings, ALONE, around, tell)
@@ -139,7 +139,7 @@ def load_rank(
     return runner
 
 
-def settled(settings: WorkerSettings) -> WorkerSettings:
+def resolved(settings: WorkerSettings) -> WorkerSettings:
     """The same settings with directories, for which what is named by an id is downloaded, and with the type
     that a CPU computes in. Raises `HubError`, and `CapacityError` if a GPU that they ask for is missing."""
     draft = settings.draft_model
