@@ -150,19 +150,24 @@ def zeros(sizes: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 
 def in_vectors(cache: LayerCache, kv: str, dtype: torch.dtype) -> LayerCache:
-    """The same pages as the C++ kernels lay them out for activations of `dtype`: see src/pages.h."""
+    """The same pages as the C++ kernels lay them out, with activations of `dtype`: see src/pages.h."""
     form = cpu.FORMATS[kv](dtype)
     if cache.shape.shared:
         return replace(cache, format=form)
     blocks, kv_heads, block_size, dim = cache.keys.shape
-    pack = 4 // dtype.itemsize
-    even = block_size // pack * pack
-    keys = cache.keys.view(blocks, kv_heads, block_size, dim // pack, pack).transpose(2, 3)
-    pairs = cache.values[:, :, :even].view(blocks, kv_heads, even // pack, pack, dim).transpose(3, 4)
-    last = cache.values[:, :, even:].flatten(2)
-    values = torch.cat((pairs.flatten(2), last), 2)
-    keys, values = (each.reshape(cache.keys.shape).contiguous() for each in (keys, values))
+    keys, values = (
+        _in_words(pages).view(blocks, kv_heads, block_size, dim)
+        for pages in (cache.keys.transpose(2, 3), cache.values)
+    )
     return replace(cache, format=form, keys=keys, values=values)
+
+
+def _in_words(pages: Tensor) -> Tensor:
+    """[.., rows, columns], flat: numbers of a column that fill 4 bytes side by side. The last rows follow."""
+    pack = 4 // pages.dtype.itemsize
+    words = pages.shape[-2] // pack
+    whole = pages[..., : words * pack, :].unflatten(-2, (words, pack)).transpose(-1, -2)
+    return torch.cat((whole.flatten(-3), pages[..., words * pack :, :].flatten(-2)), -1)
 
 
 def dense(

@@ -27,13 +27,14 @@ constexpr int64_t SEGMENT = 256;  // positions
 constexpr int TOGETHER = 48;  // rows that share what was read
 
 // Whether matrix units compute with tiles of kind K.
-#if QUIRE_MATRIX_UNITS
-template <class K>
-constexpr bool BY_UNITS = std::is_same_v<K, SeenTile>;
-using Units = MatrixUnits;
-#else
 template <class K>
 constexpr bool BY_UNITS = false;
+#if QUIRE_MATRIX_UNITS
+template <class T, class Page>
+constexpr bool BY_UNITS<SeenTile<T, Page>> = true;
+using Units = MatrixUnits;
+#else
+template <class Page>
 struct SeenValues {};
 using Units = Nothing;
 #endif
@@ -42,9 +43,10 @@ using Units = Nothing;
 template <class K>
 struct Room {
     K tiles[2];
-    SeenValues values;
+    SeenValues<typename K::Page> values;
     Units* units;
     std::vector<typename K::Factor> queries;
+    std::vector<float> query_units;
     std::vector<Row<typename K::Factor>> rows;
     std::vector<float> whole, partial;
 };
@@ -54,13 +56,16 @@ template <class Factor>
 struct Queries {
     const Factor* at;
     int64_t token, head;
+    const float* units;  // of each query, as `Row::unit`; null: 1
 };
 
-// Everything that a call computes with: tiles of kind K, pages of type Page.
-template <class K, class Page>
+// Everything that a call computes with: tiles of kind K.
+template <class K>
 struct Call {
     using T = typename K::Number;
+    using Page = typename K::Page;
     using Factor = typename K::Factor;
+    static constexpr bool DIRECT = std::is_same_v<Factor, T> && !BY_UNITS<K>;  // queries are factors as they are
     Shape shape;
     AttentionSpec spec;
     const T* query;  // [tokens, heads, head_dim]
@@ -94,36 +99,33 @@ struct Call {
             const int64_t own_head = next_head - 1, own_base = base;
             found = find_next(*next);
             const int64_t heads_before = (own_head - head) * shape.group();
-            Queries<Factor> own{queries.at + heads_before * queries.head, queries.token, queries.head};
-            if (BY_UNITS<K>) own.at = queries.at + heads_before * count * queries.head;
+            Queries<Factor> own = queries;
+            own.at += heads_before * (DIRECT ? 1 : count) * queries.head;
+            if (own.units) own.units += heads_before * count;
             rows(*now, found ? next : nullptr, own, count, position, own_head, own_base, room,
                  states + heads_before * count);
             std::swap(now, next);
         }
     }
 
-    // Queries of `count` tokens from `first` on, of heads `head` to `heads_end` - 1: where they are, or as float32.
+    // Queries of `count` tokens from `first` on, of heads `head` to `heads_end` - 1: where they are, or as factors, those of
+    // a key head side by side, in the order of tokens.
     Queries<Factor> factors(int64_t first, int64_t count, int64_t head, int64_t heads_end, Room<K>& room) const {
-        const int64_t dim = shape.head_dim, stride = shape.heads * dim;
+        const int64_t dim = shape.head_dim, stride = shape.heads * dim, group = shape.group();
         const T* from = query + first * stride + head * dim;
-        if constexpr (BY_UNITS<K>) {  // by key heads, so that the distance from row to row is the same
-            const int64_t group = shape.group(), whole = shape.padded();
-            room.queries.assign(count * (heads_end - head) * whole, Factor{});
+        if constexpr (DIRECT) {
+            return {from, stride, dim, nullptr};
+        } else {
+            const int64_t size = shape.padded() * FACTORS<Factor>, rows = count * (heads_end - head);
+            room.queries.assign((rows + LANES) * size, Factor{});
+            room.query_units.assign(rows, 1);
             Factor* to = room.queries.data();
+            float* unit = room.query_units.data();
             for (int64_t h = 0; h < heads_end - head; h += group)
                 for (int64_t token = 0; token < count; ++token)
-                    for (int64_t own = h; own < h + group; ++own, to += whole)
-                        std::copy_n(from + token * stride + own * dim, dim, to);
-            return {room.queries.data(), group * whole, whole};
-        } else if constexpr (std::is_same_v<Factor, T>) {
-            return {from, stride, dim};
-        } else {
-            const int64_t whole = (dim + PACK<T> - 1) / PACK<T> * PACK<T>, heads = heads_end - head;
-            room.queries.assign(count * heads * whole, 0.0f);
-            float* to = room.queries.data();
-            for (int64_t token = 0; token < count; ++token, from += stride)
-                for (int64_t h = 0; h < heads; ++h, to += whole) to_floats(from + h * dim, dim, to);
-            return {room.queries.data(), heads * whole, whole};
+                    for (int64_t own = h; own < h + group; ++own, to += size, ++unit)
+                        put_query(from + token * stride + own * dim, dim, to, shape.padded(), unit);
+            return {room.queries.data(), group * size, size, room.query_units.data()};
         }
     }
 
@@ -136,6 +138,7 @@ struct Call {
             const int64_t at = position + token - base;
             for (int64_t h = 0; h < heads; ++h)
                 room.rows.push_back({queries.at + token * queries.token + h * queries.head,
+                                     queries.units ? queries.units[token * heads + h] : 1,
                                      spec.first(position + token) - base, std::min(tile.end, at + 1), at,
                                      spec.slopes ? spec.slopes[head * heads + h] * LOG2E : 0.0f});
         }
@@ -202,8 +205,8 @@ std::vector<State> states_at(float* memory, int64_t count, const Shape& shape) {
     return states;
 }
 
-template <class K, class Page>
-void attend(const Call<K, Page>& call, int64_t rows, const int32_t* starts, const int32_t* contexts, const int32_t* tables,
+template <class K>
+void attend(const Call<K>& call, int64_t rows, const int32_t* starts, const int32_t* contexts, const int32_t* tables,
             int64_t table_stride) {
     const Shape& shape = call.shape;
     const int64_t group = shape.group(), size = State::size(shape);
@@ -291,22 +294,23 @@ EXPORTED void quire_attend(int dtype, int page_type, int64_t rows, const int32_t
                            int64_t window, int64_t sinks, int64_t chunk, const float* slopes,
                            const float* sink_logits, const void* query, const void* keys, const void* values, const float* key_scales, const float* value_scales, void* out) {
     const AttentionSpec spec{scale, softcap, window, sinks, chunk, slopes, sink_logits};
-    const auto run = [&](auto tile, auto page) {
+    const auto run = [&](auto tile) {
         using K = typename decltype(tile)::Kind;
-        using Page = decltype(page);
+        using Page = typename K::Page;
         using T = typename K::Number;
         const Shape shape{{block_size, kv_heads, head_dim}, heads, value_dim, (value_dim + K::STEP - 1) / K::STEP * K::STEP};
         const Kept<Page> kept{(const Page*)keys, (const Page*)values, key_scales, value_scales};
-        attend(Call<K, Page>{shape, spec, (const T*)query, kept, (T*)out}, rows, starts, contexts, tables, table_stride);
+        attend(Call<K>{shape, spec, (const T*)query, kept, (T*)out}, rows, starts, contexts, tables, table_stride);
     };
     const auto of_number = [&](auto number) {
         using T = decltype(number);
         with_page<T>(page_type, [&](auto page) {
+            using Page = decltype(page);
 #if QUIRE_MATRIX_UNITS
-            if constexpr (std::is_same_v<T, bf16>)
-                if (values && !sinks) return run(A<SeenTile>{}, page);
+            if constexpr (!std::is_same_v<Page, float>)
+                if (values && !sinks) return run(A<SeenTile<T, Page>>{});
 #endif
-            values ? run(A<Tile<T>>{}, page) : run(A<SharedTile<T>>{}, page);
+            values ? run(A<Tile<T, Page>>{}) : run(A<SharedTile<T, Page>>{});
         });
     };
     dtype == 1 ? of_number(bf16{}) : of_number(float{});

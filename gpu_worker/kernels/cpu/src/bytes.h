@@ -18,13 +18,6 @@ constexpr int ZERO = 0;
 
 #if defined(__AVX2__) && !defined(__AVX512BW__) && !QUIRE_DOT
 #define QUIRE_AVX2_ALONE 1
-
-// sum + number, in the sum's own register. A compiler takes another one, and copies: the number of instructions limits
-// products.
-inline Register<int32_t> added(Register<int32_t> sum, __m256i number) {
-    asm("vpaddd %1, %0, %0" : "+x"(sum) : "x"(number));
-    return sum;
-}
 #endif
 
 struct Int8 {
@@ -35,25 +28,9 @@ struct Int8 {
     static u32x16 part(u32x16 words, int) { return words; }
     static Sum dot(Sum sum, u32x16 weights, u32x16 x) { return quire::dot(sum, x, weights); }
 #else
-    // Two bytes of each word, as 16 bits: the lower of each half, or the upper.
     static constexpr int PARTS = 2;
-    static u32x16 part(u32x16 words, int number) {
-        return (u32x16)((number ? (i16x32)words : (i16x32)words << 8) >> 8);
-    }
-    static Sum dot(Sum sum, u32x16 weights, u32x16 x) {
-#if defined(__AVX512BW__)
-        return settled(sum + (Sum)_mm512_madd_epi16((__m512i)weights, (__m512i)x));
-#elif defined(__AVX2__)
-        return by_part([](auto sum, auto one, auto other) { return added(sum, _mm256_madd_epi16((__m256i)one, (__m256i)other)); },
-                       sum, weights, x);
-#elif defined(__SSE2__)
-        return settled(sum + by_part([](auto one, auto other) { return (Register<int32_t>)_mm_madd_epi16((__m128i)one, (__m128i)other); },
-                                     weights, x));
-#else
-        const i32x16 first = ((i32x16)(weights << 16) >> 16) * ((i32x16)(x << 16) >> 16);
-        return sum + first + ((i32x16)weights >> 16) * ((i32x16)x >> 16);
-#endif
-    }
+    static u32x16 part(u32x16 words, int number) { return two_of_four(words, number); }
+    static Sum dot(Sum sum, u32x16 weights, u32x16 x) { return dot_halves(sum, weights, x); }
 #endif
 };
 

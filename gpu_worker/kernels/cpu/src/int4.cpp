@@ -210,7 +210,7 @@ uint16_t pack(const Number* from, int64_t count, const uint16_t* given, float sh
     for (int number = 0; number < GROUP; number += LANES) {
         f32x16 multiples = scale == 0 ? f32x16{} : load(numbers + number) / scale;
         multiples = select(multiples < lowest, lowest, select(multiples > highest, highest, multiples));
-        const u32x16 nibbles = ((u32x16)(multiples + Scale::ROUNDS) + OFFSET) & 15;
+        const u32x16 nibbles = ((u32x16)(multiples + ROUNDS) + OFFSET) & 15;
         uint32_t words[LANES / 8] = {};
         for (int lane = 0; lane < LANES; ++lane) words[lane / 8] |= nibbles[lane] << place(lane);
         for (int word = 0; word < LANES / 8; ++word) to[(number / 8 + word) * COLUMNS] = words[word];

@@ -74,22 +74,23 @@ void rotate(const T* from, const float* cos, const float* sin, int64_t half, To*
     }
 }
 
-// The pages of a layer, whose numbers lie as those of the activations do; of int8 with the scales of each
-// position and head, [blocks, kv_heads, block_size].
+// The pages of a layer; of int8 with the scales of each position and head, [blocks, kv_heads, block_size].
 template <class Page>
 struct Kept {
     Page *keys, *values;
     float *key_scales, *value_scales;
 };
 
-// What one head keeps of a position, to its place in a page; both in the layout of T.
-template <class T, class Page>
+// What one head keeps of a position, to its place in a page.
+template <class Page>
 void write(const Pages& pages, int64_t offset, const Page* key, const Page* value, Page* key_page, Page* value_page) {
-    for (int64_t d = 0; d < pages.head_dim; d += PACK<T>)
-        std::memcpy(key_page + pages.key<T>(offset, d), key + d, PACK<T> * sizeof(Page));
-    Page* to = value_page + pages.value<T>(offset, 0);
-    const int64_t stride = pages.value<T>(offset, 1) - pages.value<T>(offset, 0);
     int64_t d = 0;
+    for (; d + PACK<Page> <= pages.head_dim; d += PACK<Page>)
+        std::memcpy(key_page + pages.key<Page>(offset, d), key + d, PACK<Page> * sizeof(Page));
+    for (; d < pages.head_dim; ++d) key_page[pages.key<Page>(offset, d)] = key[d];
+    Page* to = value_page + pages.value<Page>(offset, 0);
+    const int64_t stride = pages.value<Page>(offset, 1) - pages.value<Page>(offset, 0);
+    d = 0;
 #if defined(__AVX512BW__)
     if (sizeof(Page) == 2 && stride == 2)
         for (; d + LANES <= pages.head_dim; d += LANES)  // every other place is the other position's
@@ -116,14 +117,14 @@ void rotate_and_write(const T* qkv, int64_t tokens, const int64_t* positions, co
             const int64_t page = pages.page(block, head);
             rotate(from, c, s, half, key.data());
             if constexpr (std::is_same_v<T, Page>) {
-                write<T>(pages, offset, key.data(), value, kept.keys + page, kept.values + page);
+                write(pages, offset, key.data(), value, kept.keys + page, kept.values + page);
             } else {
                 const int64_t row = pages.row(block, head) + offset;
                 for (auto& part : bytes) part.resize(dim + LANES);
                 kept.key_scales[row] = quantize_row<0>(key.data(), dim, bytes[0].data());
                 kept.value_scales[row] = quantize_row<0>(value, dim, bytes[1].data());
-                write<T>(pages, offset, (const int8_t*)bytes[0].data(), (const int8_t*)bytes[1].data(),
-                         kept.keys + page, kept.values + page);
+                write(pages, offset, (const int8_t*)bytes[0].data(), (const int8_t*)bytes[1].data(),
+                      kept.keys + page, kept.values + page);
             }
         }
     });

@@ -1,15 +1,14 @@
 // How keys and values lie in pages: so that one vector of 16 times 4 bytes is what a product takes.
 //
-//     keys     of 16 positions, one number each (float32), or a pair of dimensions each (bfloat16)
-//     values   of 16 dimensions, one number each (float32), or of a pair of positions each (bfloat16)
+//     keys     of 16 positions, and of 1 (float32), 2 (bfloat16) or 4 (int8) dimensions each
+//     values   of 16 dimensions, and of as many positions each
 //
-//                              float32                            bfloat16
-//     keys     [block][head]   [head_dim][block_size]             [head_dim / 2][block_size][2]
-//     values   [block][head]   [block_size][head_dim]             [block_size / 2][head_dim][2]
+//                              float32                    bfloat16                         int8
+//     keys     [block][head]   [head_dim][block_size]     [head_dim / 2][block_size][2]    [head_dim / 4][block_size][4]
+//     values   [block][head]   [block_size][head_dim]     [block_size / 2][head_dim][2]    [block_size / 4][head_dim][4]
 //
-// Where a block has an odd number of positions, the values of the last lie by themselves. Pages of int8 lie
-// as those of the activations' type, one byte for each number; their scales lie beside them, float32
-// [block][head][block_size], for keys and for values.
+// Dimensions of keys, and positions of values, that do not fill such a word lie one by one, as those of float32. Numbers of
+// int8 have their scales beside them, float32 [block][head][block_size], for keys and for values.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +43,9 @@ struct Pages {
     // Where a number is within it.
     template <class T>
     int64_t key(int64_t offset, int64_t d) const {
-        return (d / PACK<T> * block_size + offset) * PACK<T> + d % PACK<T>;
+        const int64_t place = d % PACK<T>;
+        if (d - place + PACK<T> > head_dim) return d * block_size + offset;
+        return (d - place) * block_size + offset * PACK<T> + place;
     }
     template <class T>
     int64_t value(int64_t offset, int64_t d) const {

@@ -27,28 +27,32 @@ u32x16 larger(u32x16 sizes, Number numbers) {
 #endif
 }
 
-// The scale of numbers whose largest absolute values, as bits, are `sizes`. If a number is infinite or NaN, the scale
-// is not finite, so that no product with the row is finite, and the quantized numbers mean nothing.
+// Adding 1.5 * 2^23 rounds to a whole number, which the lowest bits of the sum hold.
+constexpr float ROUNDS = 12582912.0f;
+inline i32x16 whole(f32x16 numbers) { return (i32x16)(numbers + ROUNDS) - (i32x16)splat(ROUNDS); }
+
+constexpr float SMALLEST = 1e-30f;  // the inverse of a smaller scale might be infinite
+
+// The scale of numbers whose largest absolute values, as bits, are `sizes`, where the largest becomes `most`. If a number is
+// infinite or NaN, the scale is not finite, so that no product with the row is finite, and the quantized numbers mean nothing.
 struct Scale {
     float scale, inverse;
 
-    explicit Scale(u32x16 sizes) {
+    explicit Scale(u32x16 sizes, float most = 127) {
         const uint32_t bits = folded(sizes, [](auto one, auto other) {
             const auto more = (decltype(one))(one > other);
             return (decltype(one))((more & one) | (~more & other));
         });
         float largest;
         std::memcpy(&largest, &bits, sizeof(largest));
-        if (largest < 1e-30f) largest = 0;  // its inverse would be infinite
-        scale = largest / 127;
-        inverse = largest == 0 ? 0 : 127 / largest;
+        if (largest < SMALLEST) largest = 0;
+        scale = largest / most;
+        inverse = largest == 0 ? 0 : most / largest;
     }
 
     // A scale that the numbers had before: they are whole multiples of it, from -128 to 127.
     explicit Scale(float given) : scale(given), inverse(given == 0 ? 0 : 1 / given) {}
 
-    // Adding 1.5 * 2^23 rounds to a whole number, which the lowest bits of the sum hold.
-    static constexpr float ROUNDS = 12582912.0f;
     f32x16 rounded(f32x16 numbers) const { return numbers * inverse + ROUNDS; }
 };
 

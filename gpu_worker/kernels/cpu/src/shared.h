@@ -64,10 +64,20 @@ __attribute__((noinline)) f32x16 sums_of(f32x16* vectors) {
     return fold<8>(vectors[0], vectors[1]);
 }
 
+// `count` numbers of int8, a multiple of 16.
+inline void widen(const int8_t* from, int64_t count, float* to) {
+    for (int64_t at = 0; at < count; at += LANES) store(to + at, load(from + at));
+}
+// A bfloat16 holds every whole number up to 256.
+inline void widen(const int8_t* from, int64_t count, bf16* to) {
+    for (int64_t at = 0; at < count; at += LANES) store_bits(to + at, narrow_exact(load(from + at)));
+}
+
 // As `Tile`.
-template <class T>
+template <class T, class P>
 struct SharedTile {
     using Number = T;
+    using Page = P;
     using Factor = T;
     using Fetch = NoFetch;  // rows lie one behind the other: the processor sees what comes next
     static constexpr int64_t STEP = WORDS<T>;
@@ -76,27 +86,25 @@ struct SharedTile {
     const T* rows[POSITIONS];  // of positions that nobody looks at: any row
     int64_t begin = 0, end = 0;
     std::vector<T> copies;  // of pages of int8
-    bool scaled = false;
+    static constexpr bool scaled = !std::is_same_v<T, Page>;
     alignas(64) float key_scales[POSITIONS];
     const float* value_scales = key_scales;
 
     // Look up positions `first` to `last` - 1 of the tile that starts at `base`.
-    template <class Page>
     void find(const Shape& shape, const Kept<Page>& kept, const int32_t* table, int64_t, int64_t base, int64_t first,
               int64_t last) {
         begin = first - base;
         end = last - base;
         const int64_t dim = shape.head_dim;
-        if (!std::is_same_v<T, Page>) copies.resize(POSITIONS * dim);
+        if (scaled) copies.resize(POSITIONS * dim);
         for (int64_t place = begin; place < end; ++place) {
             const int64_t position = base + place;
             const int64_t row = int64_t(table[position / shape.block_size]) * shape.block_size + position % shape.block_size;
-            if constexpr (std::is_same_v<T, Page>) {
+            if constexpr (!scaled) {
                 rows[place] = kept.keys + row * dim;
             } else {
                 rows[place] = copies.data() + place * dim;
                 widen(kept.keys + row * dim, dim, copies.data() + place * dim);
-                scaled = true;
                 key_scales[place] = kept.key_scales[row];
             }
         }
@@ -147,8 +155,8 @@ __attribute__((noinline)) void dot_rows(const T* const* queries, const T* const*
 }
 
 // See the other one.
-template <int ROWS, int WIDE, class T, class F>
-inline void dot(const T* const* queries, const SharedTile<T>& tile, int64_t first, int64_t dim, f32x16 (*scores)[VECTORS],
+template <int ROWS, int WIDE, class T, class Page, class F>
+inline void dot(const T* const* queries, const SharedTile<T, Page>& tile, int64_t first, int64_t dim, f32x16 (*scores)[VECTORS],
                 F&) {
     for (int64_t vector = first; vector < first + WIDE; ++vector)
         dot_rows<ROWS>(queries, tile.rows + vector * LANES, dim, vector, scores);
@@ -156,8 +164,8 @@ inline void dot(const T* const* queries, const SharedTile<T>& tile, int64_t firs
 
 // Add the values of places `begin` to `end` - 1 times the weights of ROWS rows to their states: WIDE vectors of
 // dimensions, from `d` on. A pair's place that no row sees may hold anything, even what is not a number.
-template <int ROWS, int WIDE, class T>
-__attribute__((noinline)) void weigh_rows(const T (*weights)[POSITIONS], const SharedTile<T>& tile, int64_t begin,
+template <int ROWS, int WIDE, class T, class Page>
+__attribute__((noinline)) void weigh_rows(const T (*weights)[POSITIONS], const SharedTile<T, Page>& tile, int64_t begin,
                                           int64_t end, State* states, int64_t d) {
     f32x16 held[ROWS][WIDE];
     for (int row = 0; row < ROWS; ++row)
@@ -186,9 +194,9 @@ __attribute__((noinline)) void weigh_rows(const T (*weights)[POSITIONS], const S
 }
 
 // See the other one.
-template <int ROWS, int WIDE, class T, class F>
-inline void weigh(const T (*weights)[POSITIONS], const SharedTile<T>& tile, int64_t begin, int64_t end, State* states, int64_t d,
-                  F&) {
+template <int ROWS, int WIDE, class T, class Page, class F>
+inline void weigh(const T (*weights)[POSITIONS], const float*, const SharedTile<T, Page>& tile, int64_t begin, int64_t end,
+                  State* states, int64_t d, F&) {
     // (States of pairs are a multiple of two vectors: one never comes.)
     if constexpr (WIDE % PACK<T> == 0) weigh_rows<ROWS, WIDE>(weights, tile, begin, end, states, d);
 }

@@ -35,6 +35,7 @@ struct AttentionSpec {
 template <class Factor>
 struct Row {
     const Factor* query;
+    float unit;  // what the query's numbers are multiples of
     int64_t shown, end, at;
     float slope;  // as scores, in units of ln 2
 };
@@ -46,7 +47,7 @@ template <class K, class Factor>
 inline __attribute__((always_inline)) f32x16 score(f32x16* scores, int64_t first, int64_t last, const Row<Factor>& row, const K& tile,
                                                    int64_t sinks, const AttentionSpec& spec, f32x16 most) {
     for (int64_t vector = first; vector < last; ++vector) {
-        if (tile.scaled) scores[vector] *= load(tile.key_scales + vector * LANES);
+        if (tile.scaled) scores[vector] *= load(tile.key_scales + vector * LANES) * row.unit;
         f32x16 score = scores[vector] * (spec.scale * LOG2E);
         if (spec.softcap > 0) score = tanh(scores[vector] * (spec.scale / spec.softcap)) * (spec.softcap * LOG2E);
         if (spec.slopes) score += row.slope * convert<float>(steps() + int(vector * LANES - row.at));
@@ -61,43 +62,64 @@ inline __attribute__((always_inline)) f32x16 score(f32x16* scores, int64_t first
     return most;
 }
 
-// The exponentials of a row's scores less the greatest, into `weights`, multiplied by the scales of values. Returns `totals`
-// with the exponentials.
-template <class K, class Factor>
+// The exponentials of a row's scores less the greatest, multiplied by the scales of values: calls `put(vector, weights)`.
+// Returns `totals` with the exponentials.
+template <class K, class Put>
 inline __attribute__((always_inline)) f32x16 exponentials(const f32x16* scores, int64_t first, int64_t last, float greatest, const K& tile,
-                                                          f32x16 totals, Factor* weights) {
+                                                          f32x16 totals, const Put& put) {
     for (int64_t vector = first; vector < last; ++vector) {
         const f32x16 weight = exp2(scores[vector] - greatest);
         totals += weight;
         if (!tile.scaled) {
-            store(weights + vector * LANES, weight);
+            put(vector, weight);
         } else {  // the scale of what nobody sees may be anything
             const f32x16 scaled = weight * load(tile.value_scales + vector * LANES);
-            store(weights + vector * LANES, select(weight == 0, f32x16{}, scaled));
+            put(vector, select(weight == 0, f32x16{}, scaled));
         }
     }
     return totals;
+}
+
+// The same, into `weights`. Whole numbers are multiples of `unit`.
+template <class K, class Factor>
+inline __attribute__((always_inline)) f32x16 exponentials(f32x16* scores, int64_t first, int64_t last, float greatest, const K& tile,
+                                                          f32x16 totals, Factor* weights, float& unit) {
+    if constexpr (std::is_integral_v<Factor>) {
+        u32x16 sizes = {};
+        totals = exponentials(scores, first, last, greatest, tile, totals, [&](int64_t vector, f32x16 weight) {
+            scores[vector] = weight;
+            sizes = larger(sizes, weight);
+        });
+        const Scale scale(sizes, WHOLE);
+        unit = scale.scale;
+        for (int64_t vector = first; vector < last; ++vector)
+            put_whole(whole(scores[vector] * scale.inverse), weights, POSITIONS, vector * LANES);
+        return totals;
+    } else {
+        return exponentials(scores, first, last, greatest, tile, totals,
+                            [&](int64_t vector, f32x16 weight) { store(weights + vector * LANES, weight); });
+    }
 }
 
 // The softmax of a row continued with its scores of vectors `first` to `last` - 1. Exponentials go into `weights`.
 template <class K, class Factor>
 inline __attribute__((always_inline)) void soften(f32x16* scores, int64_t first, int64_t last, const Row<Factor>& row,
                                                   const K& tile, int64_t sinks, const Shape& shape,
-                                                  const AttentionSpec& spec, State state, Factor* weights) {
+                                                  const AttentionSpec& spec, State state, Factor* weights, float& unit) {
     const float greatest = maximum(score(scores, first, last, row, tile, sinks, spec, splat(state.most())));
     if (state.most() != greatest) {
         state.fade(exp2(splat(state.most() - greatest))[0], shape);
         state.most() = greatest;
     }
-    store(state.totals(), exponentials(scores, first, last, greatest, tile, load(state.totals()), weights));
+    store(state.totals(), exponentials(scores, first, last, greatest, tile, load(state.totals()), weights, unit));
 }
 
 // The same, compiled once for any number of rows.
 template <class K, class Factor>
 __attribute__((noinline)) void soften_apart(f32x16* scores, int64_t first, int64_t last, const Row<Factor>& row,
                                             const K& tile, int64_t sinks, const Shape& shape, const AttentionSpec& spec,
-                                            State state, Factor* weights) {
-    soften(scores, first, last, row, tile, sinks, shape, spec, state, weights);
+                                            State state, Factor* weights, float& unit) {
+    soften(scores, first, last, row, tile, sinks, shape, spec, state, weights, unit);
 }
 
 // ROWS rows and one tile.
@@ -128,12 +150,13 @@ void see(const Row<Factor>* rows, const K& tile, int64_t sinks, const Shape& sha
         }
     }
     alignas(64) Factor weights[ROWS][POSITIONS];
+    float units[ROWS];
     for (int row = 0; row < ROWS; ++row) {
         const auto soften_row = [&](int64_t from, int64_t to) {
-            soften(scores[row], from, to, rows[row], tile, sinks, shape, spec, states[row], weights[row]);
+            soften(scores[row], from, to, rows[row], tile, sinks, shape, spec, states[row], weights[row], units[row]);
         };
         if constexpr (!K::INLINES) {
-            soften_apart(scores[row], first, last, rows[row], tile, sinks, shape, spec, states[row], weights[row]);
+            soften_apart(scores[row], first, last, rows[row], tile, sinks, shape, spec, states[row], weights[row], units[row]);
         } else if (first == 0 && last == VECTORS) {
             soften_row(0, VECTORS);  // bounds that the compiler knows
         } else {
@@ -144,11 +167,12 @@ void see(const Row<Factor>* rows, const K& tile, int64_t sinks, const Shape& sha
         if (from >= to) return;
         int64_t d = 0;
         constexpr int FOUR = std::max(WIDEST<ROWS>, int(K::STEP / LANES)), TWO = std::min(FOUR, 2);
-        for (; d + FOUR * LANES <= shape.held; d += FOUR * LANES) weigh<ROWS, FOUR>(weights, tile, from, to, states, d, fetch);
-        for (; d + TWO * LANES <= shape.held; d += TWO * LANES) weigh<ROWS, TWO>(weights, tile, from, to, states, d, fetch);
-        if (d < shape.held) weigh<ROWS, 1>(weights, tile, from, to, states, d, fetch);
+        for (; d + FOUR * LANES <= shape.held; d += FOUR * LANES) weigh<ROWS, FOUR>(weights, units, tile, from, to, states, d, fetch);
+        for (; d + TWO * LANES <= shape.held; d += TWO * LANES) weigh<ROWS, TWO>(weights, units, tile, from, to, states, d, fetch);
+        if (d < shape.held) weigh<ROWS, 1>(weights, units, tile, from, to, states, d, fetch);
     };
-    if (sinks > begin && shown > sinks) {
+    const bool whole_numbers = std::is_integral_v<Factor>;  // whose sums are rounded once for a tile
+    if (!whole_numbers && sinks > begin && shown > sinks) {
         weigh_all(begin, std::min(sinks, end));
         weigh_all(shown, end);
     } else {

@@ -5,8 +5,9 @@
 #include <type_traits>
 #include <vector>
 
+#include "dot.h"
 #include "pages.h"
-#include "simd.h"
+#include "quantize.h"
 
 namespace quire {
 namespace {
@@ -46,18 +47,62 @@ inline f32x16 firsts(u32x16 pairs) { return (f32x16)(pairs << 16); }
 inline f32x16 seconds(u32x16 pairs) { return (f32x16)(pairs & 0xFFFF0000u); }
 
 // What numbers of type T in pages are multiplied by, queries and weights. Without an instruction for pairs of bfloat16 these
-// are float32: taking a pair of them apart costs as much as multiplying by it.
+// are float32: taking a pair of them apart costs as much as multiplying by it. Of int8 they are whole numbers, so that sums
+// are exact.
 #if defined(__AVX512BF16__)
 template <class T>
-using Factor = T;
+using Factor = std::conditional_t<std::is_same_v<T, int8_t>, int16_t, T>;
 #else
 template <class T>
-using Factor = float;
+using Factor = std::conditional_t<std::is_same_v<T, int8_t>, int16_t, float>;
 #endif
-
-// Words of 16 lanes are multiplied in PARTS parts: of several numbers in a word, one at a time where factors are float32.
 template <class T>
-constexpr int PARTS = std::is_same_v<Factor<T>, T> ? 1 : PACK<T>;
+using Sum = std::conditional_t<std::is_same_v<T, int8_t>, i32x16, f32x16>;
+
+// The greatest of a row's whole numbers: with 127, and 1024 dimensions, a sum of products fits into 32 bits.
+constexpr int WHOLE_BITS = 7;
+constexpr float WHOLE = (1 << 2 * WHOLE_BITS) - 1;
+
+// Writes 16 whole numbers at `at` of a row: the first and the third of four side by side, then the others, as the bytes of
+// words are multiplied (`two_of_four`).
+inline void put_whole(i32x16 numbers, int16_t* row, int64_t, int64_t at) {
+    struct Quads {
+        static constexpr int of(int lane) { return lane - lane % 4 + (lane % 4 == 1 ? 2 : lane % 4 == 2 ? 1 : lane % 4); }
+    };
+    const auto ordered = by_part([](auto part) { return (Register<uint32_t>)reordered((Register<float>)part, Quads(), Lanes()); },
+                                 (u32x16)numbers & 0xFFFF);
+    store_bits(row + at, lower_halves(ordered));
+}
+
+// The same as bytes: the upper bits, and `size` numbers later the lower ones.
+inline void put_whole(i32x16 numbers, int8_t* row, int64_t size, int64_t at) {
+    store_bits(row + at, low_bytes((u32x16)(numbers >> WHOLE_BITS)));
+    store_bits(row + size + at, low_bytes((u32x16)(numbers & ((1 << WHOLE_BITS) - 1))));
+}
+
+// Factors that a number takes.
+template <class Factor>
+constexpr int64_t FACTORS = std::is_same_v<Factor, int8_t> ? 2 : 1;
+
+// A query of `dim` numbers as factors; there is room for `size` numbers. Whole numbers are multiples of `unit`.
+template <class T, class Factor>
+void put_query(const T* from, int64_t dim, Factor* to, int64_t size, float* unit) {
+    if constexpr (std::is_integral_v<Factor>) {
+        u32x16 sizes = {};
+        for (int64_t at = 0; at < dim; at += LANES) sizes = larger(sizes, load_part(from + at, dim - at));
+        const Scale scale(sizes, WHOLE);
+        *unit = scale.scale;
+        for (int64_t at = 0; at < dim; at += LANES) put_whole(whole(load_part(from + at, dim - at) * scale.inverse), to, size, at);
+    } else if constexpr (std::is_same_v<Factor, T>) {
+        std::copy_n(from, dim, to);
+    } else {
+        to_floats(from, dim, to);
+    }
+}
+
+// Words of 16 lanes are multiplied in PARTS parts: some of the numbers in a word at a time, as many as factors have 4 bytes.
+template <class T>
+constexpr int PARTS = PACK<T> * sizeof(Factor<T>) / 4;
 
 // The same address, from which `times` reads went before. Where words are multiplied in parts, the compiler takes it for
 // another one, and reads again what lies there: registers are full of sums, and what it would keep there displaces them.
@@ -69,7 +114,7 @@ inline const Number* afresh(const Number* address, int times) {
 
 // sum + the products of a part of the numbers in each lane of `packed` with the factors of that part, which begin at `one`.
 template <class T>
-inline f32x16 product(f32x16 sum, u32x16 packed, const Factor<T>* one, int part) {
+inline Sum<T> product(Sum<T> sum, u32x16 packed, const Factor<T>* one, int part) {
 #if defined(__AVX512BF16__)
     if constexpr (std::is_same_v<T, bf16>) {
         const __m512bh pair = (__m512bh)_mm512_set1_epi32(load_bits<int32_t>(one));
@@ -78,6 +123,8 @@ inline f32x16 product(f32x16 sum, u32x16 packed, const Factor<T>* one, int part)
 #else
     if constexpr (std::is_same_v<T, bf16>) return settled(sum + (part ? seconds(packed) : firsts(packed)) * one[part]);
 #endif
+    if constexpr (std::is_same_v<T, int8_t>)
+        return dot_halves(sum, two_of_four(packed, part), u32x16{} + load_bits<uint32_t>(one + 2 * part));
     if constexpr (std::is_same_v<T, float>) return sum + (f32x16)packed * *one;
 }
 
@@ -88,68 +135,46 @@ struct Kept {
     const float *key_scales, *value_scales;
 };
 
-inline void widen(float from, float* to) { *to = from; }
-inline void widen(bf16 from, bf16* to) { *to = from; }
-template <class T>
-void widen(int8_t from, T* to) {
-    from_float(to, float(from));
-}
-
-// `count` numbers of int8, a multiple of 16.
-inline void widen(const int8_t* from, int64_t count, float* to) {
-    for (int64_t at = 0; at < count; at += LANES) store(to + at, load(from + at));
-}
-// A bfloat16 holds every whole number up to 256.
-inline void widen(const int8_t* from, int64_t count, bf16* to) {
-    for (int64_t at = 0; at < count; at += LANES) store_bits(to + at, narrow_exact(load(from + at)));
-}
-
-template <class T>
+template <class Page>
 struct Fetch;
 
-// One tile of a sequence's pages, as one key head sees it.
-template <class T>
+// One tile of a sequence's pages, as one key head sees it. T: type of activations.
+template <class T, class P = T>
 struct Tile {
     using Number = T;
-    using Factor = quire::Factor<T>;
-    using Fetch = quire::Fetch<T>;
+    using Page = P;
+    using Factor = quire::Factor<Page>;
+    using Fetch = quire::Fetch<Tile>;
     static constexpr int64_t STEP = LANES;  // dimensions of values that are added up at once
     static constexpr bool INLINES = true;  // products are so short that a call beside them costs
+    static constexpr bool scaled = !std::is_same_v<T, Page>;
 
-    const T* keys[VECTORS];  // of 16 positions each, at dimension 0
-    const T* values[VECTORS];  // of 16 positions each, at the first
+    const Page* keys[VECTORS];  // of 16 positions each, at dimension 0
+    const Page* values[VECTORS];  // of 16 positions each, at the first
     int64_t key_stride = 0, value_stride = 0;  // to the next PACK dimensions, to the next PACK positions
     int64_t begin = 0, end = 0;  // places of the positions that are looked at
-    std::vector<T> copies;  // where the pages' own layout is not one of whole vectors of T
-    bool scaled = false;
+    std::vector<Page> copies;  // where the pages' own layout is not one of whole vectors
     alignas(64) float key_scales[POSITIONS], value_scales[POSITIONS];
 
     // Look up positions `first` to `last` - 1 of the tile that starts at `base`.
-    template <class Page>
     void find(const Shape& shape, const Kept<Page>& kept, const int32_t* table, int64_t head, int64_t base,
               int64_t first, int64_t last) {
         begin = first - base;
         end = last - base;
-        const bool whole = shape.block_size % LANES == 0 && shape.head_dim % LANES == 0;
-        if constexpr (std::is_same_v<T, Page>) {
-            if (whole) return point(shape, kept, table, head, base);
-        }
+        if constexpr (scaled) copy_scales(shape, kept, table, head, base);
+        if (shape.block_size % LANES == 0 && shape.head_dim % LANES == 0) return point(shape, kept, table, head, base);
         own_copies(shape);
-        if constexpr (!std::is_same_v<T, Page>) {
-            copy_scales(shape, kept, table, head, base);
-            if (whole) return copy_vectors(shape, kept, table, head, base);
-        }
         copy(shape, kept, table, head, base);
     }
 
     // Where the pages have them.
-    void point(const Shape& shape, const Kept<T>& kept, const int32_t* table, int64_t head, int64_t base) {
-        key_stride = shape.block_size * PACK<T>;
-        value_stride = shape.head_dim * PACK<T>;
+    void point(const Shape& shape, const Kept<Page>& kept, const int32_t* table, int64_t head, int64_t base) {
+        key_stride = shape.block_size * PACK<Page>;
+        value_stride = shape.head_dim * PACK<Page>;
         for (int64_t vector = begin / LANES; vector * LANES < end; ++vector) {
             const int64_t position = base + vector * LANES, offset = position % shape.block_size;
             const int64_t page = shape.page(table[position / shape.block_size], head);
-            keys[vector] = kept.keys + page + offset * PACK<T>;
+            keys[vector] = kept.keys + page + offset * PACK<Page>;
             values[vector] = kept.values + page + offset * shape.head_dim;
         }
     }
@@ -158,50 +183,27 @@ struct Tile {
     void own_copies(const Shape& shape) {
         const int64_t dim = shape.padded(), size = POSITIONS * dim;
         copies.resize(2 * size);
-        key_stride = POSITIONS * PACK<T>;
-        value_stride = dim * PACK<T>;
+        key_stride = POSITIONS * PACK<Page>;
+        value_stride = dim * PACK<Page>;
         for (int64_t vector = 0; vector < VECTORS; ++vector) {
-            keys[vector] = copies.data() + vector * LANES * PACK<T>;
+            keys[vector] = copies.data() + vector * LANES * PACK<Page>;
             values[vector] = copies.data() + size + vector * LANES * dim;
         }
     }
 
     // Number by number.
-    template <class Page>
     void copy(const Shape& shape, const Kept<Page>& kept, const int32_t* table, int64_t head, int64_t base) {
         const Pages own{POSITIONS, 1, shape.padded()};
         const int64_t size = POSITIONS * own.head_dim;
-        std::fill(copies.begin(), copies.end(), T{});
+        std::fill(copies.begin(), copies.end(), Page{});
         for (int64_t place = begin; place < end; ++place) {
             const int64_t position = base + place, offset = position % shape.block_size;
             const int64_t page = shape.page(table[position / shape.block_size], head);
             for (int64_t d = 0; d < shape.head_dim; ++d) {
-                widen(kept.keys[page + shape.key<T>(offset, d)], &copies[own.key<T>(place, d)]);
-                widen(kept.values[page + shape.value<T>(offset, d)], &copies[size + own.value<T>(place, d)]);
+                copies[own.key<Page>(place, d)] = kept.keys[page + shape.key<Page>(offset, d)];
+                copies[size + own.value<Page>(place, d)] = kept.values[page + shape.value<Page>(offset, d)];
             }
         }
-    }
-
-    // By vectors of positions: what lies side by side in a page does so in the copy. Everything is prefetched first, because
-    // conversion looks only a few lines ahead.
-    void copy_vectors(const Shape& shape, const Kept<int8_t>& kept, const int32_t* table, int64_t head, int64_t base) {
-        const int64_t size = POSITIONS * shape.head_dim, bytes = LANES * shape.head_dim;
-        const auto each = [&](const auto& use) {
-            for (int64_t vector = begin / LANES; vector * LANES < end; ++vector) {
-                const int64_t position = base + vector * LANES, offset = position % shape.block_size;
-                use(vector, offset, shape.page(table[position / shape.block_size], head));
-            }
-        };
-        each([&](int64_t, int64_t offset, int64_t page) {
-            for (int64_t d = 0; d < shape.head_dim; d += PACK<T>) __builtin_prefetch(kept.keys + page + shape.key<T>(offset, d));
-            for (int64_t at = 0; at < bytes; at += LINE) __builtin_prefetch(kept.values + page + offset * shape.head_dim + at);
-        });
-        each([&](int64_t vector, int64_t offset, int64_t page) {
-            for (int64_t d = 0; d < shape.head_dim; d += PACK<T>)
-                widen(kept.keys + page + shape.key<T>(offset, d), LANES * PACK<T>,
-                      copies.data() + vector * LANES * PACK<T> + d / PACK<T> * key_stride);
-            widen(kept.values + page + offset * shape.head_dim, bytes, copies.data() + size + vector * LANES * shape.head_dim);
-        });
     }
 
     // What is copied is read as it is found.
@@ -218,8 +220,7 @@ struct Tile {
         }
     }
 
-    void copy_scales(const Shape& shape, const Kept<int8_t>& kept, const int32_t* table, int64_t head, int64_t base) {
-        scaled = true;
+    void copy_scales(const Shape& shape, const Kept<Page>& kept, const int32_t* table, int64_t head, int64_t base) {
         for (int64_t place = begin; place < end;) {
             const int64_t offset = (base + place) % shape.block_size;
             const int64_t row = shape.row(table[(base + place) / shape.block_size], head) + offset;
@@ -233,14 +234,15 @@ struct Tile {
 
 // Fetches the next tile into the second cache, part by part while one is computed with: memory gives only so
 // many lines at a time, and who asks for more waits.
-template <class T>
+template <class K>
 struct Fetch {
-    const Tile<T>* tile;
+    static constexpr int64_t WORD = PACK<typename K::Page>;
+    const K* tile;
     int64_t parts, interval, part = 0, wait = 1;
 
     // `turns`: groups of rows that are computed meanwhile, each of which calls `some` about twice per part.
-    Fetch(const Tile<T>* tile, const Shape& shape, int64_t turns)
-        : tile(tile), parts(tile ? shape.head_dim / PACK<T> : 0), interval(2 * turns) {}
+    Fetch(const K* tile, const Shape& shape, int64_t turns)
+        : tile(tile), parts(tile ? shape.head_dim / WORD : 0), interval(2 * turns) {}
 
     void some() {
         if (--wait) return;
@@ -253,7 +255,7 @@ struct Fetch {
     void one() {
         for (int64_t vector = tile->begin / LANES; vector * LANES < tile->end; ++vector) {
             __builtin_prefetch(tile->keys[vector] + part * tile->key_stride, 0, 2);
-            __builtin_prefetch(tile->values[vector] + part * LANES * PACK<T>, 0, 2);
+            __builtin_prefetch(tile->values[vector] + part * LANES * WORD, 0, 2);
         }
         ++part;
     }
@@ -274,65 +276,80 @@ struct NoFetch {
 
 // Products of ROWS queries with the keys of WIDE vectors of the tile, from `first` on. Every loop over rows and vectors is
 // unrolled, here and in `weigh`: a compiler keeps sums in memory if a loop indexes them.
-template <int ROWS, int WIDE, class T, class F>
-inline void dot(const Factor<T>* const* queries, const Tile<T>& tile, int64_t first, int64_t dim,
+template <int ROWS, int WIDE, class T, class Page, class F>
+inline void dot(const Factor<Page>* const* queries, const Tile<T, Page>& tile, int64_t first, int64_t dim,
                 f32x16 (*scores)[VECTORS], F& fetch) {
-    f32x16 sums[ROWS][WIDE] = {};
-    for (int64_t d = 0; d < dim; d += PACK<T>) {
+    Sum<Page> sums[ROWS][WIDE] = {};
+    for (int64_t d = 0; d < dim; d += PACK<Page>) {
         fetch.some();
 #pragma GCC unroll 4
         for (int v = 0; v < WIDE; ++v) {
-            const T* from = tile.keys[first + v] + d / PACK<T> * tile.key_stride;
+            const Page* from = tile.keys[first + v] + d / PACK<Page> * tile.key_stride;
 #pragma GCC unroll 2
-            for (int part = 0; part < PARTS<T>; ++part) {
-                const auto keys = load_bits<u32x16>(afresh<T>(from, part));
+            for (int part = 0; part < PARTS<Page>; ++part) {
+                const auto keys = load_bits<u32x16>(afresh<Page>(from, part));
 #pragma GCC unroll 8
                 for (int row = 0; row < ROWS; ++row)
-                    sums[row][v] = product<T>(sums[row][v], keys, afresh<T>(queries[row], v) + d, part);
+                    sums[row][v] = product<Page>(sums[row][v], keys, afresh<Page>(queries[row], v) + d, part);
             }
         }
     }
 #pragma GCC unroll 8
     for (int row = 0; row < ROWS; ++row)
 #pragma GCC unroll 4
-        for (int v = 0; v < WIDE; ++v) scores[row][first + v] = sums[row][v];
+        for (int v = 0; v < WIDE; ++v) scores[row][first + v] = convert<float>(sums[row][v]);
 }
 
 // Add the values of places `begin` to `end` - 1 times the weights of ROWS rows to their states: WIDE
 // vectors of dimensions, from `d` on.
-template <int ROWS, int WIDE, class T, class F>
-inline void weigh(const Factor<T> (*weights)[POSITIONS], const Tile<T>& tile, int64_t begin, int64_t end, State* states, int64_t d,
-                  F& fetch) {
-    f32x16 held[ROWS][WIDE];
+template <int ROWS, int WIDE, class T, class Page, class F>
+inline void weigh(const Factor<Page> (*weights)[POSITIONS], const float* units, const Tile<T, Page>& tile, int64_t begin, int64_t end,
+                  State* states, int64_t d, F& fetch) {
+    constexpr bool EXACT = std::is_same_v<Sum<Page>, i32x16>;
+    Sum<Page> held[ROWS][WIDE] = {};
+    if constexpr (!EXACT)
 #pragma GCC unroll 8
-    for (int row = 0; row < ROWS; ++row)
+        for (int row = 0; row < ROWS; ++row)
 #pragma GCC unroll 4
-        for (int v = 0; v < WIDE; ++v) held[row][v] = load(states[row].values() + d + v * LANES);
+            for (int v = 0; v < WIDE; ++v) held[row][v] = load(states[row].values() + d + v * LANES);
     const auto add = [&](int64_t place, uint32_t kept) __attribute__((always_inline)) {
-        const T* from = tile.values[place / LANES] + place % LANES / PACK<T> * tile.value_stride + d * PACK<T>;
+        const Page* from = tile.values[place / LANES] + place % LANES / PACK<Page> * tile.value_stride + d * PACK<Page>;
 #pragma GCC unroll 4
         for (int v = 0; v < WIDE; ++v) {
-            const T* vector = from + v * LANES * PACK<T>;
+            const Page* vector = from + v * LANES * PACK<Page>;
 #pragma GCC unroll 2
-            for (int part = 0; part < PARTS<T>; ++part) {
-                const u32x16 values = load_bits<u32x16>(afresh<T>(vector, part)) & kept;
+            for (int part = 0; part < PARTS<Page>; ++part) {
+                const u32x16 values = load_bits<u32x16>(afresh<Page>(vector, part)) & kept;
 #pragma GCC unroll 8
                 for (int row = 0; row < ROWS; ++row)
-                    held[row][v] = product<T>(held[row][v], values, afresh<T>(weights[row], v) + place, part);
+                    held[row][v] = product<Page>(held[row][v], values, afresh<Page>(weights[row], v) + place, part);
             }
         }
     };
-    // A position that no row sees may hold anything, even what is not a number. The other of its pair is seen.
-    if (begin % PACK<T>) add(begin++ - 1, 0xFFFF0000u);
-    for (; begin + PACK<T> <= end; begin += PACK<T>) {
-        add(begin, ~0u);
-        fetch.some();
+    if constexpr (EXACT) {  // weights of what no row sees are 0
+        for (int64_t place = begin - begin % PACK<Page>; place < end; place += PACK<Page>) {
+            add(place, ~0u);
+            fetch.some();
+        }
+    } else {
+        // A position that no row sees may hold anything, even what is not a number. The other of its pair is seen.
+        if (begin % PACK<Page>) add(begin++ - 1, 0xFFFF0000u);
+        for (; begin + PACK<Page> <= end; begin += PACK<Page>) {
+            add(begin, ~0u);
+            fetch.some();
+        }
+        if (begin < end) add(begin, 0xFFFFu);
     }
-    if (begin < end) add(begin, 0xFFFFu);
 #pragma GCC unroll 8
     for (int row = 0; row < ROWS; ++row)
 #pragma GCC unroll 4
-        for (int v = 0; v < WIDE; ++v) store(states[row].values() + d + v * LANES, held[row][v]);
+        for (int v = 0; v < WIDE; ++v) {
+            float* to = states[row].values() + d + v * LANES;
+            if constexpr (EXACT)
+                store(to, load(to) + convert<float>(held[row][v]) * units[row]);
+            else
+                store(to, held[row][v]);
+        }
 }
 
 }  // namespace

@@ -151,10 +151,11 @@ def test_a_row_in_int8_is_near_and_its_nan_shows(native: ctypes.CDLL) -> None:
     places = (step.kv_entries // 16, 0, step.kv_entries % 16)
     assert cache.key_scales is not None
     assert cache.value_scales is not None
-    # The keys of float32 lie [head_dim][block_size].
-    in_rows = cache.keys.view(blocks, 1, 40, 16).transpose(2, 3)
+    # Keys lie [head_dim / 4][block_size][4], and values [block_size / 4][head_dim][4].
+    in_rows = cache.keys.view(blocks, 1, 10, 16, 4).transpose(2, 3).flatten(3)
     keys = in_rows[places] * cache.key_scales[places][:, None]
-    values = cache.values[places] * cache.value_scales[places][:, None]
+    in_rows = cache.values.view(blocks, 1, 4, 40, 4).transpose(3, 4).flatten(2, 3)
+    values = in_rows[places] * cache.value_scales[places][:, None]
     for found, given in ((keys, qkv[:, 40:80]), (values, qkv[:, 80:])):
         step_sizes = given.abs().amax(-1, keepdim=True) / 127
         healthy = ~step_sizes.isnan()[:, 0]
