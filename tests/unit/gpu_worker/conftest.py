@@ -44,8 +44,9 @@ GPU = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 TRITON = ["triton"] if GPU.type == "cuda" or os.environ.get("TEST_INTERPRETED") else []
 """Triton's interpreter takes minutes for all that is here; kernels/triton/ has some of it."""
-BACK_ENDS = ["torch", *TRITON, "onednn", *dict.fromkeys((build.supported()[0], "portable"))]
-"""Back ends for whole models. Of the instruction sets the best and plain C++: kernels/ tests each of them."""
+BACK_ENDS = ["torch", *TRITON, *dict.fromkeys((build.supported()[0], "portable"))]
+"""Back ends for whole models. Of the instruction sets the best and plain C++: kernels/ tests each of them.
+With oneDNN, which nothing takes unasked, some models are tested in bfloat16."""
 NO_ADAPTERS: Mapping[str, Path] = {}
 NO_DRAFTS: Mapping[int, list[int]] = {}
 
@@ -276,7 +277,7 @@ def expected_tokens(model: Any, prompt: list[int], count: int) -> list[int]:
 
 
 def back_end(name: str) -> Kernels:
-    """One of `BACK_ENDS`."""
+    """One of `BACK_ENDS`, or onednn."""
     if name == "torch":
         return ReferenceKernels()
     if name == "triton":

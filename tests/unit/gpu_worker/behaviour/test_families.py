@@ -487,6 +487,7 @@ def check(make: Any, found: Any, number: int) -> None:
     assert len(set(sequences[0].tokens[len(PROMPT) :])) > 4, "a model that repeats itself shows little"
 
 
+@pytest.mark.parametrize("kernels", [*BACK_ENDS, "onednn"], indirect=True)
 @pytest.mark.parametrize(
     "name",
     [

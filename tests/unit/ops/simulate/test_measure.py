@@ -56,6 +56,7 @@ def test_what_is_measured_becomes_a_cost(runner) -> None:
 
 def test_both_ways_answer_the_same_requests(runner, monkeypatch) -> None:
     monkeypatch.setattr(validate, "SHAPES", 8)
+    monkeypatch.setattr(measure, "STEPS", 3)
     monkeypatch.setattr(validate, "RUNS", 2)
     monkeypatch.setattr(validate, "TRIES", 2)
     loads = [

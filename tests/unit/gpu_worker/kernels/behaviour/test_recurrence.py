@@ -4,6 +4,7 @@ tokens."""
 import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 
 import pytest
@@ -12,6 +13,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from gpu_worker.kernels.attention import StepAttention, StepMetadata
+from gpu_worker.kernels.cpu import build
 from gpu_worker.kernels.cpu.attention import Attention
 from gpu_worker.kernels.cpu.layers import Multiply
 from gpu_worker.kernels.kv_sizes import StateShape
@@ -19,12 +21,13 @@ from gpu_worker.kernels.recurrence import Decay, DeltaRule, Filters, StateCache,
 from gpu_worker.kernels.reference.attention import ReferenceStep
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.triton.recurrence import ChunkedStep
+from tests.support.native import with_team
 from tests.support.paged import make_step
 
 pytestmark = pytest.mark.usefixtures("poisoned")
 
 TOLERANCES = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
-ROWS = [(1, 1), (1, 2), (1, 33), (5, 64), (20, 20), (9, 21), (40, 47), (130, 141)]
+ROWS = ((1, 1), (1, 2), (1, 33), (5, 64), (20, 20), (9, 21), (40, 47), (130, 141))
 """Tokens and context of each row: texts begin, go on, and are computed whole."""
 DRAFTED = (5, 64), (9, 21)
 """Of these: rows with drafts."""
@@ -39,13 +42,19 @@ class Chunked(ReferenceStep, ChunkedStep):
     apply_state_space = ChunkedStep.apply_state_space
 
 
-@pytest.fixture(params=["reference", "in chunks", "native"])
-def begin(request: pytest.FixtureRequest, native: ctypes.CDLL) -> Begin:
-    ways: dict[str, Begin] = {"reference": ReferenceStep, "in chunks": Chunked}
-    return ways.get(request.param, Attention(native).begin)
+WAYS: dict[str, Begin] = {"reference": ReferenceStep, "in chunks": Chunked}
 
 
-@dataclass(frozen=True)
+@pytest.fixture
+def begin(request: pytest.FixtureRequest) -> Begin:
+    return WAYS.get(request.param) or Attention(with_team(request.param, 2)).begin
+
+
+everywhere = pytest.mark.parametrize("begin", [*WAYS, *build.supported()], indirect=True)
+"""Each case in all ways, one after the other, so that it is made once."""
+
+
+@dataclass(frozen=True, eq=False)
 class Texts:
     """Rows of a step, and for each of them what its layer computes of all tokens of its text."""
 
@@ -94,7 +103,8 @@ class Texts:
         return list(zip(self.step.query_lengths, self.step.context_lengths, strict=True))
 
 
-def make(block_size: int, rows: list[tuple[int, int]] = ROWS) -> Texts:
+@lru_cache(maxsize=1)
+def make(block_size: int, rows: tuple[tuple[int, int], ...] = ROWS) -> Texts:
     step = make_step(rows, block_size, torch.Generator().manual_seed(block_size))
     step = replace(step, drafted=tuple(row in DRAFTED for row in rows))
     bounds = [0, *torch.tensor([context for _, context in rows]).cumsum(0).tolist()]
@@ -106,6 +116,7 @@ def blocks_of(texts: Texts) -> int:
     return int(tables[tables < 1 << 30].max()) + 2
 
 
+@everywhere
 @pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("block_size", [1, 7, 16, 64])
 @pytest.mark.parametrize(
@@ -151,6 +162,7 @@ class Delta:
     after: list[Tensor]
 
 
+@lru_cache(maxsize=1)
 def delta(
     texts: Texts,
     key_heads: int,
@@ -200,6 +212,7 @@ def delta(
     return Delta(qkv, gates, rule, shape, results.flatten(1), after)
 
 
+@everywhere
 @pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("block_size", [1, 7, 128])
 @pytest.mark.parametrize(
@@ -233,6 +246,7 @@ def test_delta_rule(
     texts.check(matrices, layer.after, 1e-5)
 
 
+@everywhere
 def test_heads_of_values_may_lie_apart(begin: Begin) -> None:
     """As in GGUF files: the same numbers in another order give the same results in that order."""
     texts, sizes = make(16), (2, 6, 8, 5)
@@ -263,6 +277,7 @@ class Space:
     after: list[Tensor]
 
 
+@lru_cache(maxsize=1)
 def space(texts: Texts, groups: int, heads: int, key_size: int, value_size: int, dtype: torch.dtype) -> Space:
     generator, tokens = torch.Generator().manual_seed(heads), texts.whole[-1].stop
     keys, values = groups * key_size, heads * value_size
@@ -294,6 +309,7 @@ def space(texts: Texts, groups: int, heads: int, key_size: int, value_size: int,
     return Space(inputs, steps, weights, shape, results.flatten(1), after)
 
 
+@everywhere
 @pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("block_size", [1, 7, 128])
 @pytest.mark.parametrize(
@@ -327,7 +343,7 @@ def test_state_space(
 def test_a_token_has_the_same_bits_in_any_chunk(
     native: ctypes.CDLL, operation: str, dtype: torch.dtype
 ) -> None:
-    texts = make(16, [(45, 45)])
+    texts = make(16, ((45, 45),))
     rule = delta(texts, 2, 4, 24, 40, dtype, operation == "delta rule by row")
     scan = space(texts, 2, 4, 24, 40, dtype)
 

@@ -3,6 +3,7 @@
 import ctypes
 import shutil
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -27,9 +28,13 @@ SIZES = (16, 64, 256, 1024)
 REFERENCE = CodedReference()
 
 
-@pytest.fixture(params=build.supported(), scope="module")
+@pytest.fixture(params=build.supported())
 def kernels(request: pytest.FixtureRequest) -> ctypes.CDLL:
     return with_team(request.param, 2)
+
+
+everywhere = pytest.mark.parametrize("kernels", build.supported(), indirect=True)
+"""Each case with all instruction sets, one after the other, so that it is made once."""
 
 
 def numbers(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
@@ -50,6 +55,22 @@ def exact(weight: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     return x.double() @ wide.T, x.double().abs() @ wide.abs().T
 
 
+Product = tuple[Tensor, Tensor, list[tuple[Tensor, Tensor, Tensor]]]
+"""A weight, a bias, and for each number of rows x, x times the weight, and the sums of sizes."""
+
+
+@lru_cache(maxsize=1)
+def products(kind: str, dtype: torch.dtype, more: bool, size: int) -> list[Product]:
+    """Of each shape."""
+    found = []
+    for shape in SHAPES:
+        weight = coded(kind, *shape, dtype, more, size)
+        every = [kept(rows, shape[1], dtype, seed=rows) for rows in (0, 1, 2, 3, 7, 13, 40, 97)]
+        found.append((weight, numbers(shape[0], dtype=dtype), [(x, *exact(weight, x)) for x in every]))
+    return found
+
+
+@everywhere
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("more", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -63,17 +84,14 @@ def test_products_are_near_to_float64(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Weights are not rounded: in float32 the results are as good as float32 is."""
-    for shape in SHAPES:
-        weight, bias = coded(kind, *shape, dtype, more, size), numbers(shape[0], dtype=dtype)
+    for weight, bias, each in products(kind, dtype, more, size):
         plain, wide = CodedLinear(kernels, weight, bias), CodedLinear(kernels, weight, wide=True)
         with monkeypatch.context() as patch:  # new tensors are full of NaN: what is not written is found
             patch.setattr(torch, "empty", lambda *args, **kw: torch.full(*args, torch.nan, **kw))
-            for rows in (0, 1, 2, 3, 7, 13, 40, 97):
-                x = kept(rows, shape[1], dtype, seed=rows)
-                expected, sums = exact(weight, x)
+            for x, expected, sums in each:
                 near = 1e-6 * sums
                 assert ((wide(x).double() - expected).abs() <= near).all()
-                residual = torch.ones(rows, shape[0], dtype=dtype)
+                residual = torch.ones(expected.shape, dtype=dtype)
                 plain.add_to(x, residual)
                 for found, meant in ((plain(x), expected + bias), (residual, expected + bias + 1)):
                     rounded = torch.finfo(dtype).eps * (meant.abs() + 1)

@@ -32,7 +32,7 @@ def sizes(request, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("sizes")
-@pytest.mark.parametrize(("count", "vocabulary"), [(90, 97), (90, 96), (12, draw.TILE + 70)])
+@pytest.mark.parametrize(("count", "vocabulary"), [(60, 97), (30, 96), (8, draw.TILE + 70)])
 def test_chooses_what_the_reference_chooses(make, count: int, vocabulary: int) -> None:
     """All kinds of parameters, over logits with many ties."""
     scores, slots, known, state = random_step(make, count, vocabulary)
