@@ -5,8 +5,8 @@
 
 Models have random weights (`ops/bench/rig/formats.py`) and compute in bfloat16. Memory is measured as in
 `ops/bench/footprint.py`, at 1 to 2 GB. Steps are decodes of two models in one process, in turns: one with
-weights that a checkpoint has in 4 bits or in one byte, and one of the same shape that `QUIRE_QUANTIZATION`
-quantizes. Formats that a call does not measure keep the figures that the file has.
+weights that a checkpoint has in 4 bits or in one byte, and one of the same shape with the products of
+`QUIRE_QUANTIZATION`. Formats that a call does not measure keep the figures that the file has.
 """
 
 import argparse
@@ -19,6 +19,7 @@ from statistics import median
 from typing import Any
 
 from gpu_worker.settings import WorkerSettings
+from gpu_worker.startup.backend import instruction_set
 from gpu_worker.startup.load import load
 from gpu_worker.step.runner import Runner
 from ops.bench.footprint import measured
@@ -26,7 +27,6 @@ from ops.bench.pages import fill
 from ops.bench.record import read, write
 from ops.bench.rig.formats import made_in
 from ops.bench.rig.plans import decodes
-from ops.bench.rig.shapes import made
 
 RESULTS = Path("ops/bench/results")
 SHAPES: Mapping[str, str] = {
@@ -34,11 +34,14 @@ SHAPES: Mapping[str, str] = {
     **dict.fromkeys(("awq", "gptq", "w4a16", "q4_k_m"), "3b"),
 }
 """Shapes whose weights take 1 to 2 GB, by format, as they are kept on a CPU."""
-LIKE: Mapping[str, str] = {
-    **dict.fromkeys(("awq", "gptq", "w4a16", "q4_k_m", "nvfp4"), "int4"),
-    **dict.fromkeys(("int8", "q8_0", "fp8"), "int8"),
+BESIDE: Mapping[str, tuple[str, str]] = {
+    "w4a16": ("bfloat16", "int4"),
+    **dict.fromkeys(("int8", "q8_0"), ("bfloat16", "int8")),
+    **dict.fromkeys(("awq", "gptq", "nvfp4"), ("w4a16", "auto")),
+    "fp8": ("int8", "auto"),
 }
-"""Quire's own type that a format that is kept on a CPU is like."""
+"""What a format that is kept on a CPU is measured beside: another format, and `QUIRE_QUANTIZATION`, whose
+products w4a16 and int8 have, too. But their heads are bfloat16, as in the formats beside them."""
 BATCHES = (1, 8, 32)
 CONTEXT = 128
 STEPS = 16
@@ -65,19 +68,18 @@ def memory(form: str, shape: str, folder: Path | None = None) -> dict[str, Any]:
 
 def steps(form: str, shape: str, rounds: int, batches: Sequence[int], folder: Path | None = None) -> Any:
     """By the number of decodes: milliseconds of a step, Quire's own, and their ratio, lowest to highest."""
-    own = LIKE[form]
     with ThreadPoolExecutor(1) as engine:  # a thread of its own computes, as in a worker
-        return engine.submit(_steps, form, own, shape, rounds, batches, folder).result()
+        return engine.submit(_steps, form, shape, rounds, batches, folder).result()
 
 
-def _steps(
-    form: str, own: str, shape: str, rounds: int, batches: Sequence[int], folder: Path | None
-) -> dict[str, Any]:
+def _steps(form: str, shape: str, rounds: int, batches: Sequence[int], folder: Path | None) -> dict[str, Any]:
+    own, quantization = BESIDE[form]
     runners = [
         _runner(made_in(form, shape, folder=folder), "auto"),
-        _runner(made(shape, folder=folder), own),
+        _runner(made_in(own, shape, folder=folder), quantization),
     ]
-    found: dict[str, Any] = {"like": own}
+    name = own if quantization == "auto" else f"QUIRE_QUANTIZATION={quantization}"
+    found: dict[str, Any] = {"beside": name}
     for rows in batches:
         spent: list[list[float]] = [[], []]
         for number in range(rounds + 1):  # the first round warms up
@@ -129,8 +131,11 @@ def main() -> None:
     given = parser.parse_args()
     name = "formats-memory" if given.what == "memory" else f"formats-steps-{given.shape}"
     path = given.out or RESULTS / f"{name}.json"
-    head = {"dtype": "bfloat16", **({} if given.what == "memory" else {"model": given.shape})}
-    fitting = SHAPES if given.what == "memory" else [each for each in LIKE if each != "q4_k_m"]
+    head = {"dtype": "bfloat16"}
+    if given.what == "steps":
+        chosen = instruction_set(WorkerSettings(dtype="bfloat16", device="cpu"))
+        head |= {"model": given.shape, "instruction set": chosen}
+    fitting = SHAPES if given.what == "memory" else BESIDE
     for form in given.formats or fitting:
         if given.what == "memory":
             found = memory(form, SHAPES[form])

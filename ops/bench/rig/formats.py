@@ -82,9 +82,11 @@ def _int8(out: int, inputs: int, chance: Generator) -> dict[str, Tensor]:
 
 
 def _fp8(out: int, inputs: int, chance: Generator) -> dict[str, Tensor]:
-    numbers = torch.from_numpy(chance.standard_normal((out, inputs), dtype=np.float32)).to(FP8)
-    squares = _scales(-(-out // SQUARE), -(-inputs // SQUARE), 1.7, chance)
-    return {"weight": numbers, "weight_scale_inv": squares}
+    """As quantizers scale weights: the largest of a square is about the largest number that there is."""
+    deviation = 448 / 4
+    drawn = torch.from_numpy(chance.standard_normal((out, inputs), dtype=np.float32)) * deviation
+    squares = _scales(-(-out // SQUARE), -(-inputs // SQUARE), deviation * 1.7, chance)
+    return {"weight": drawn.clamp(-448, 448).to(FP8), "weight_scale_inv": squares}
 
 
 def _nvfp4(out: int, inputs: int, chance: Generator) -> dict[str, Tensor]:

@@ -199,26 +199,34 @@ inline void to_bfloat16(const Matrix& matrix, int64_t panel, int64_t begin, int6
             for (int at = 0; at < 4 * LANES; ++at) places[half][at] = uint8_t(at / 2 % 2 * COLUMNS + half * LANES + at / 4);
         return places;
     }();
-    const __m512i table = _mm512_load_si512(SMALL.data()), sign = _mm512_set1_epi16(int16_t(0x8000)), exponent = _mm512_set1_epi16(0x7800);
+    const __m512i table = _mm512_load_si512(SMALL.data()), sign = _mm512_set1_epi16(int16_t(0x8000));
+    const __m512i exponent = _mm512_set1_epi16(0x7800), exponents = _mm512_set1_epi8(0x78);
     const __m512i bits = _mm512_set1_epi16(0x07F0), bias = _mm512_set1_epi16((127 - 7 - 8) << 7);
     const __m512i left = _mm512_load_si512(PLACES[0].data()), right = _mm512_load_si512(PLACES[1].data());
-    const auto write = [&](__m512i codes, __m512i places, uint32_t* to) __attribute__((always_inline)) {
+    const auto write_half = [&](__m512i codes, __m512i places, bool small, uint32_t* to) __attribute__((always_inline)) {
         const __m512i twice = _mm512_permutexvar_epi8(places, codes);
         __m512i number = _mm512_ternarylogic_epi64(_mm512_srli_epi16(twice, 4), bits, bias, 0xEA);  // (first & second) | third
-        number = _mm512_mask_permutexvar_epi16(number, _mm512_testn_epi16_mask(twice, exponent), twice, table);
+        if (small) number = _mm512_mask_permutexvar_epi16(number, _mm512_testn_epi16_mask(twice, exponent), twice, table);
         _mm512_storeu_si512(to, _mm512_ternarylogic_epi64(twice, sign, number, 0xEA));
+    };
+    const auto write = [&](__m512i codes, uint32_t* to) __attribute__((always_inline)) {
+        const auto both = [&](bool small) __attribute__((always_inline)) {
+            write_half(codes, left, small, to);
+            write_half(codes, right, small, to + LANES);
+        };
+        // Few codes have no exponent: most often none of these.
+        __builtin_expect(_mm512_testn_epi8_mask(codes, exponents) == 0, 1) ? both(false) : both(true);
     };
     const uint8_t* from = reinterpret_cast<const uint8_t*>(matrix.panels) + (panel * matrix.in + begin) * COLUMNS;
     uint32_t* const stop = to + (end - begin) / 2 * COLUMNS;
     for (const uint32_t* last = to + (std::min(end, matrix.in) - begin) / 2 * COLUMNS; to < last; to += COLUMNS, from += 2 * COLUMNS) {
+        __builtin_prefetch(from + sizeof(uint32_t) * AHEAD);
         const __m512i codes = _mm512_loadu_si512(from);
-        write(codes, left, to);
-        write(codes, right, to + LANES);
+        write(codes, to);
     }
     if (to < stop && matrix.in % 2) {
         const __m512i codes = _mm512_zextsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
-        write(codes, left, to);
-        write(codes, right, to + LANES);
+        write(codes, to);
         to += COLUMNS;
     }
     std::fill(to, stop, 0);
@@ -250,8 +258,6 @@ inline void multiply_by_units(const Matrix& matrix, const UnitRows& x, const Out
         if (one_group) scales[0] = groups.next();
         for (int64_t begin = 0; begin < all; begin += UNIT_INPUTS) {
             const int64_t end = std::min(begin + UNIT_INPUTS, all), steps = (end - begin) / STEP_INPUTS;
-            to_bfloat16(matrix, panel, begin, end, weights);
-            const uint32_t* next = matrix.panels + (panel * matrix.in + end) * COLUMNS / sizeof(uint32_t);
             for (int64_t step = 0; !one_group && step < steps; step += each) scales[step / each] = groups.next();
             for (int64_t tile = first; tile < last; ++tile) {
                 const int rows = x.rows_of(tile);
@@ -260,16 +266,23 @@ inline void multiply_by_units(const Matrix& matrix, const UnitRows& x, const Out
                 Tile<f32x16>& total = totals[tile - first];
                 const auto compute = [&](auto both) {
                     const UnitTile<UnitBFloat16, decltype(both)::value> product(x, rows);
-                    for (int64_t step = 0; step < steps; step += each) {
-                        one_group && begin ? product.load(total) : product.clear();
-                        const uint32_t *from = numbers + step * x.step, *now = weights + step * STEP;
-                        const int64_t some = std::min(each, steps - step);
-                        if (tile == first)  // memory gives the next part meanwhile
-                            product.template multiply<STEP / 2>(from, now, some, next + step * STEP / 2);
-                        else
-                            product.template multiply<0>(from, now, some, now);
+                    const auto multiply = [&](int64_t step, int64_t count) {  // steps of a group
+                        if (step % each == 0) one_group && begin ? product.load(total) : product.clear();
+                        const uint32_t* now = weights + step * STEP;
+                        product.template multiply<0>(numbers + step * x.step, now, count, now);
+                        if ((step + count) % each && step + count < steps) return;
                         product.store(one_group ? total : found);
-                        if (!one_group) add_scaled(found, rows, scales[step / each], begin + step == 0, total);
+                        if (!one_group) add_scaled(found, rows, scales[step / each], begin + step - step % each == 0, total);
+                    };
+                    if (tile > first) {
+                        for (int64_t step = 0; step < steps; step += each) multiply(step, std::min(each, steps - step));
+                        return;
+                    }
+                    // A step becomes bfloat16 while the units multiply the one before.
+                    for (int64_t step = 0; step <= steps; ++step) {
+                        const int64_t at = begin + step * STEP_INPUTS;
+                        if (step < steps) to_bfloat16(matrix, panel, at, at + STEP_INPUTS, weights + step * STEP);
+                        if (step) multiply(step - 1, 1);
                     }
                 };
                 rows > REGISTER_ROWS ? compute(std::true_type()) : compute(std::false_type());

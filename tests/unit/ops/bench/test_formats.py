@@ -22,10 +22,10 @@ def test_memory_is_that_of_a_worker(small: Path) -> None:
     assert 0 < found["kept MiB"] <= 3  # 1.2 million parameters in 4 bits, and embeddings
 
 
-@pytest.mark.parametrize(("form", "own"), [("awq", "int4"), ("int8", "int8")])
+@pytest.mark.parametrize(("form", "own"), [("awq", "w4a16"), ("int8", "QUIRE_QUANTIZATION=int8")])
 def test_steps_are_measured_in_turns_with_quires_own(form: str, own: str, small: Path) -> None:
     found = formats.steps(form, "small", 3, (1, 2), small)
-    assert found["like"] == own
+    assert found["beside"] == own
     for rows in ("1", "2"):
         least, middle, most = found[rows]["ratio"]
         assert 0 < least <= middle <= most
