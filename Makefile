@@ -24,8 +24,8 @@ TORCH_INSTALL = $(INSTALL) $(if $(TORCH_INDEX),--default-index $(TORCH_INDEX)) -
 # Without a GPU Triton only interprets, for tests; with one torch brings the version that it needs.
 TRITON := $(if $(filter cpu,$(TORCH)),triton==3.7.1)
 
-.PHONY: help up wheel notes test schema clients bfcl json-answers fuzz families emulated kernels lint install bench chaos \
-	soak overload report gpu-check cpu-check chart compose-test lock clean
+.PHONY: help up wheel notes test schema clients bfcl json-answers fuzz families emulated kernels tested-kernels lint \
+	install bench chaos soak overload report gpu-check cpu-check chart compose-test lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -39,7 +39,7 @@ install: $(VENV)/.installed ## the virtual environment with all services
 	@echo "Quire is installed in $(VENV); try: make up"
 
 test: $(VENV)/.installed-dev ## style, types and all tests
-	@$(MAKE) --no-print-directory --jobs=2 lint kernels
+	@$(MAKE) --no-print-directory --jobs=2 lint tested-kernels
 	@echo "== tests"
 	@$(BIN)/python -m pytest -n 3 --durations=10 $(ARGS)
 
@@ -67,9 +67,12 @@ fuzz: $(VENV)/.installed-dev ## 100,000 damaged messages for all that reads any;
 families: $(VENV)/.installed-dev ## a tiny model of every family of the installed transformers: equal, or refused
 	@TEST_ALL_MODELS=1 $(BIN)/python -m pytest -n 2 -rs tests/unit/gpu_worker/behaviour/test_installed_models.py $(ARGS)
 
-# Tests want them all; who installs has only the best one compiled.
+# Who installs has only the best one compiled. Tests want some more, and `make cpu-check` all.
 kernels: $(VENV)/.installed
 	@$(BIN)/python -m gpu_worker.kernels.cpu.build supported >/dev/null
+
+tested-kernels: $(VENV)/.installed-dev
+	@$(BIN)/python -m gpu_worker.kernels.cpu.build $$($(BIN)/python -m tests.support.native) >/dev/null
 
 lint: $(VENV)/.installed-dev ## style, imports and types alone
 	@echo "== style (ruff)"

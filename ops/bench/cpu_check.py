@@ -138,7 +138,12 @@ def _tests(results: dict[str, Any], deadline: float) -> None:
         return
     command = [sys.executable, "-m", "pytest", "-q", "-n", str(min(4, os.cpu_count() or 1)), TESTS]
     done = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=max(60, deadline - time.monotonic())
+        command,
+        env=os.environ | {"TEST_KERNELS": "all"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=max(60, deadline - time.monotonic()),
     )
     results["tests"] = done.stdout.strip().splitlines()[-1:]
     failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]

@@ -1,6 +1,7 @@
 """The compiled kernels with a team of threads of one's own."""
 
 import ctypes
+import os
 import shutil
 import tempfile
 from functools import cache
@@ -16,8 +17,13 @@ NO_ONEDNN_BFLOAT16 = (
 )
 """Why oneDNN's products cannot be tested in bfloat16; empty where they can."""
 
-WITHOUT_UNITS = [name for name in build.supported() if name != "amx"]
-"""This machine's instruction sets, the best first, but for matrix units."""
+SOME = {*build.supported()[:2], "avx2", "portable"}
+TESTED = [name for name in build.supported() if name in SOME or os.environ.get("TEST_KERNELS") == "all"]
+"""Of this machine's instruction sets those that kernels are tested with, the best first. Others are the best
+of other machines. `make cpu-check` and TEST_KERNELS=all test them all."""
+
+WITHOUT_UNITS = [name for name in TESTED if name != "amx"]
+"""The same but for matrix units."""
 
 _copies = tempfile.TemporaryDirectory(prefix="quire-kernels-")
 
@@ -33,3 +39,7 @@ def with_team(instruction_set: str, threads: int) -> ctypes.CDLL:
     library = ctypes.CDLL(str(shutil.copy(build.library(instruction_set), copy)))
     assert library.quire_start(threads, None) == threads
     return library
+
+
+if __name__ == "__main__":
+    print(*TESTED)

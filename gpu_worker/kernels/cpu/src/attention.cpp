@@ -31,7 +31,7 @@ template <class K>
 constexpr bool BY_UNITS = false;
 #if QUIRE_MATRIX_UNITS
 template <class T, class Page>
-constexpr bool BY_UNITS<SeenTile<T, Page>> = true;
+constexpr bool BY_UNITS<SeenByUnits<T, Page>> = true;
 using Units = MatrixUnits;
 #else
 template <class Page>
@@ -163,7 +163,7 @@ struct Call {
     }
 
     template <class F>
-    void group(int64_t count, const K& tile, int64_t sinks, const Row<Factor>* rows, State* states, F& fetch) const {
+    void group(int64_t count, const typename K::Seen& tile, int64_t sinks, const Row<Factor>* rows, State* states, F& fetch) const {
         switch (count) {
             case 6: return see<std::min(6, AT_ONCE)>(rows, tile, sinks, shape, spec, states, fetch);
             case 5: return see<std::min(5, AT_ONCE)>(rows, tile, sinks, shape, spec, states, fetch);
@@ -308,7 +308,7 @@ EXPORTED void quire_attend(int dtype, int page_type, int64_t rows, const int32_t
             using Page = decltype(page);
 #if QUIRE_MATRIX_UNITS
             if constexpr (!std::is_same_v<Page, float>)
-                if (values && !sinks) return run(A<SeenTile<T, Page>>{});
+                if (values && !sinks) return run(A<SeenByUnits<T, Page>>{});
 #endif
             values ? run(A<Tile<T, Page>>{}) : run(A<SharedTile<T, Page>>{});
         });

@@ -73,22 +73,32 @@ inline void widen(const int8_t* from, int64_t count, bf16* to) {
     for (int64_t at = 0; at < count; at += LANES) store_bits(to + at, narrow_exact(load(from + at)));
 }
 
-// As `Tile`.
-template <class T, class P>
-struct SharedTile {
-    using Number = T;
-    using Page = P;
-    using Factor = T;
-    using Fetch = NoFetch;  // rows lie one behind the other: the processor sees what comes next
+// The rows of a tile, which may be copies.
+template <class T>
+struct SharedRows {
     static constexpr int64_t STEP = WORDS<T>;
     static constexpr bool INLINES = false;
 
     const T* rows[POSITIONS];  // of positions that nobody looks at: any row
     int64_t begin = 0, end = 0;
-    std::vector<T> copies;  // of pages of int8
-    static constexpr bool scaled = !std::is_same_v<T, Page>;
+    const bool scaled;
     alignas(64) float key_scales[POSITIONS];
-    const float* value_scales = key_scales;
+    const float* scales_of_values() const { return key_scales; }
+};
+
+// As `Tile`.
+template <class T, class P>
+struct SharedTile : SharedRows<T> {
+    using Number = T;
+    using Page = P;
+    using Factor = T;
+    using Seen = SharedRows<T>;
+    using Fetch = NoFetch;  // rows lie one behind the other: the processor sees what comes next
+    static constexpr bool COPIED = !std::is_same_v<T, Page>;
+    using Seen::rows, Seen::begin, Seen::end, Seen::key_scales, Seen::STEP;
+    std::vector<T> copies;
+
+    SharedTile() : Seen{.scaled = COPIED} {}
 
     // Look up positions `first` to `last` - 1 of the tile that starts at `base`.
     void find(const Shape& shape, const Kept<Page>& kept, const int32_t* table, int64_t, int64_t base, int64_t first,
@@ -96,11 +106,11 @@ struct SharedTile {
         begin = first - base;
         end = last - base;
         const int64_t dim = shape.head_dim;
-        if (scaled) copies.resize(POSITIONS * dim);
+        if (COPIED) copies.resize(POSITIONS * dim);
         for (int64_t place = begin; place < end; ++place) {
             const int64_t position = base + place;
             const int64_t row = int64_t(table[position / shape.block_size]) * shape.block_size + position % shape.block_size;
-            if constexpr (!scaled) {
+            if constexpr (!COPIED) {
                 rows[place] = kept.keys + row * dim;
             } else {
                 rows[place] = copies.data() + place * dim;
@@ -155,8 +165,8 @@ __attribute__((noinline)) void dot_rows(const T* const* queries, const T* const*
 }
 
 // See the other one.
-template <int ROWS, int WIDE, class T, class Page, class F>
-inline void dot(const T* const* queries, const SharedTile<T, Page>& tile, int64_t first, int64_t dim, f32x16 (*scores)[VECTORS],
+template <int ROWS, int WIDE, class T, class F>
+inline void dot(const T* const* queries, const SharedRows<T>& tile, int64_t first, int64_t dim, f32x16 (*scores)[VECTORS],
                 F&) {
     for (int64_t vector = first; vector < first + WIDE; ++vector)
         dot_rows<ROWS>(queries, tile.rows + vector * LANES, dim, vector, scores);
@@ -164,8 +174,8 @@ inline void dot(const T* const* queries, const SharedTile<T, Page>& tile, int64_
 
 // Add the values of places `begin` to `end` - 1 times the weights of ROWS rows to their states: WIDE vectors of
 // dimensions, from `d` on. A pair's place that no row sees may hold anything, even what is not a number.
-template <int ROWS, int WIDE, class T, class Page>
-__attribute__((noinline)) void weigh_rows(const T (*weights)[POSITIONS], const SharedTile<T, Page>& tile, int64_t begin,
+template <int ROWS, int WIDE, class T>
+__attribute__((noinline)) void weigh_rows(const T (*weights)[POSITIONS], const SharedRows<T>& tile, int64_t begin,
                                           int64_t end, State* states, int64_t d) {
     f32x16 held[ROWS][WIDE];
     for (int row = 0; row < ROWS; ++row)
@@ -194,9 +204,9 @@ __attribute__((noinline)) void weigh_rows(const T (*weights)[POSITIONS], const S
 }
 
 // See the other one.
-template <int ROWS, int WIDE, class T, class Page, class F>
-inline void weigh(const T (*weights)[POSITIONS], const float*, const SharedTile<T, Page>& tile, int64_t begin, int64_t end,
-                  State* states, int64_t d, F&) {
+template <int ROWS, int WIDE, class T, class F>
+inline void weigh(const T (*weights)[POSITIONS], const float*, const SharedRows<T>& tile, int64_t begin, int64_t end, State* states,
+                  int64_t d, F&) {
     // (States of pairs are a multiple of two vectors: one never comes.)
     if constexpr (WIDE % PACK<T> == 0) weigh_rows<ROWS, WIDE>(weights, tile, begin, end, states, d);
 }

@@ -73,7 +73,7 @@ inline __attribute__((always_inline)) f32x16 exponentials(const f32x16* scores, 
         if (!tile.scaled) {
             put(vector, weight);
         } else {  // the scale of what nobody sees may be anything
-            const f32x16 scaled = weight * load(tile.value_scales + vector * LANES);
+            const f32x16 scaled = weight * load(tile.scales_of_values() + vector * LANES);
             put(vector, select(weight == 0, f32x16{}, scaled));
         }
     }

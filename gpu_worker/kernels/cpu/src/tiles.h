@@ -135,33 +135,43 @@ struct Kept {
     const float *key_scales, *value_scales;
 };
 
-template <class Page>
-struct Fetch;
-
-// One tile of a sequence's pages, as one key head sees it. T: type of activations.
-template <class T, class P = T>
-struct Tile {
-    using Number = T;
+// One tile of a sequence's pages, as one key head sees it.
+template <class P>
+struct SeenTile {
     using Page = P;
-    using Factor = quire::Factor<Page>;
-    using Fetch = quire::Fetch<Tile>;
     static constexpr int64_t STEP = LANES;  // dimensions of values that are added up at once
     static constexpr bool INLINES = true;  // products are so short that a call beside them costs
-    static constexpr bool scaled = !std::is_same_v<T, Page>;
+    static constexpr bool scaled = std::is_same_v<Page, int8_t>;
 
     const Page* keys[VECTORS];  // of 16 positions each, at dimension 0
     const Page* values[VECTORS];  // of 16 positions each, at the first
     int64_t key_stride = 0, value_stride = 0;  // to the next PACK dimensions, to the next PACK positions
     int64_t begin = 0, end = 0;  // places of the positions that are looked at
-    std::vector<Page> copies;  // where the pages' own layout is not one of whole vectors
     alignas(64) float key_scales[POSITIONS], value_scales[POSITIONS];
+
+    const float* scales_of_values() const { return value_scales; }
+};
+
+template <class Page>
+struct Fetch;
+
+// The same, with how it is found and what it gives. T: type of activations.
+template <class T, class P = T>
+struct Tile : SeenTile<P> {
+    using Number = T;
+    using Page = P;
+    using Factor = quire::Factor<Page>;
+    using Seen = SeenTile<P>;
+    using Fetch = quire::Fetch<Page>;
+    using Seen::keys, Seen::values, Seen::key_stride, Seen::value_stride, Seen::begin, Seen::end, Seen::key_scales, Seen::value_scales;
+    std::vector<Page> copies;  // where the pages' own layout is not one of whole vectors
 
     // Look up positions `first` to `last` - 1 of the tile that starts at `base`.
     void find(const Shape& shape, const Kept<Page>& kept, const int32_t* table, int64_t head, int64_t base,
               int64_t first, int64_t last) {
         begin = first - base;
         end = last - base;
-        if constexpr (scaled) copy_scales(shape, kept, table, head, base);
+        if constexpr (Seen::scaled) copy_scales(shape, kept, table, head, base);
         if (shape.block_size % LANES == 0 && shape.head_dim % LANES == 0) return point(shape, kept, table, head, base);
         own_copies(shape);
         copy(shape, kept, table, head, base);
@@ -234,15 +244,14 @@ struct Tile {
 
 // Fetches the next tile into the second cache, part by part while one is computed with: memory gives only so
 // many lines at a time, and who asks for more waits.
-template <class K>
+template <class Page>
 struct Fetch {
-    static constexpr int64_t WORD = PACK<typename K::Page>;
-    const K* tile;
+    const SeenTile<Page>* tile;
     int64_t parts, interval, part = 0, wait = 1;
 
     // `turns`: groups of rows that are computed meanwhile, each of which calls `some` about twice per part.
-    Fetch(const K* tile, const Shape& shape, int64_t turns)
-        : tile(tile), parts(tile ? shape.head_dim / WORD : 0), interval(2 * turns) {}
+    Fetch(const SeenTile<Page>* tile, const Shape& shape, int64_t turns)
+        : tile(tile), parts(tile ? shape.head_dim / PACK<Page> : 0), interval(2 * turns) {}
 
     void some() {
         if (--wait) return;
@@ -255,7 +264,7 @@ struct Fetch {
     void one() {
         for (int64_t vector = tile->begin / LANES; vector * LANES < tile->end; ++vector) {
             __builtin_prefetch(tile->keys[vector] + part * tile->key_stride, 0, 2);
-            __builtin_prefetch(tile->values[vector] + part * LANES * WORD, 0, 2);
+            __builtin_prefetch(tile->values[vector] + part * LANES * PACK<Page>, 0, 2);
         }
         ++part;
     }
@@ -276,8 +285,8 @@ struct NoFetch {
 
 // Products of ROWS queries with the keys of WIDE vectors of the tile, from `first` on. Every loop over rows and vectors is
 // unrolled, here and in `weigh`: a compiler keeps sums in memory if a loop indexes them.
-template <int ROWS, int WIDE, class T, class Page, class F>
-inline void dot(const Factor<Page>* const* queries, const Tile<T, Page>& tile, int64_t first, int64_t dim,
+template <int ROWS, int WIDE, class Page, class F>
+inline void dot(const Factor<Page>* const* queries, const SeenTile<Page>& tile, int64_t first, int64_t dim,
                 f32x16 (*scores)[VECTORS], F& fetch) {
     Sum<Page> sums[ROWS][WIDE] = {};
     for (int64_t d = 0; d < dim; d += PACK<Page>) {
@@ -302,8 +311,8 @@ inline void dot(const Factor<Page>* const* queries, const Tile<T, Page>& tile, i
 
 // Add the values of places `begin` to `end` - 1 times the weights of ROWS rows to their states: WIDE
 // vectors of dimensions, from `d` on.
-template <int ROWS, int WIDE, class T, class Page, class F>
-inline void weigh(const Factor<Page> (*weights)[POSITIONS], const float* units, const Tile<T, Page>& tile, int64_t begin, int64_t end,
+template <int ROWS, int WIDE, class Page, class F>
+inline void weigh(const Factor<Page> (*weights)[POSITIONS], const float* units, const SeenTile<Page>& tile, int64_t begin, int64_t end,
                   State* states, int64_t d, F& fetch) {
     constexpr bool EXACT = std::is_same_v<Sum<Page>, i32x16>;
     Sum<Page> held[ROWS][WIDE] = {};

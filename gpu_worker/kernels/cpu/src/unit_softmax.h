@@ -32,10 +32,8 @@ inline RegisterShapes shapes_of_rows(int64_t rows, int64_t rest) {
 
 // A tile that matrix units compute with: they take all places from the first that is seen to the last.
 template <class T, class Page>
-struct SeenTile : Tile<T, Page> {};
-template <class T>
-struct SeenTile<T, int8_t> : Tile<T, int8_t> {
-    using Factor = int8_t;
+struct SeenByUnits : Tile<T, Page> {
+    using Factor = std::conditional_t<std::is_same_v<Page, int8_t>, int8_t, T>;
 };
 
 // Values of a tile with zeros where nobody looks: what lies there may be no numbers.
@@ -44,7 +42,7 @@ struct SeenValues {
     const bf16* at[VECTORS];
     std::vector<bf16> copies;
 
-    void find(const Tile<bf16>& tile) {
+    void find(const SeenTile<bf16>& tile) {
         const int64_t size = LANES / PACK<bf16> * tile.value_stride;
         copies.resize(2 * size);
         bf16* copy = copies.data();
@@ -71,8 +69,7 @@ struct SeenValues<int8_t> {
     const int8_t* at;
     std::vector<int8_t> copies;
 
-    template <class T>
-    void find(const Tile<T, int8_t>& tile) {
+    void find(const SeenTile<int8_t>& tile) {
         const int64_t size = LANES / PACK<int8_t> * tile.value_stride, first = tile.begin / LANES, last = (tile.end + LANES - 1) / LANES;
         at = tile.values[first] - first * size;
         bool together = first == 0 && last == VECTORS;
@@ -196,10 +193,9 @@ std::pair<int64_t, int64_t> seen_by(const Row<Factor>* rows, int64_t count, cons
 }
 
 // Sums of queries with the keys of vectors `first` to `last` - 1, into their registers. `rest`: words of a last step.
-template <class Unit, class K, class F>
-inline __attribute__((always_inline)) void score_by_units(const typename K::Factor* queries, int64_t row_bytes, const K& tile, int64_t dim,
+template <class Unit, class Page, class F>
+inline __attribute__((always_inline)) void score_by_units(const Page* queries, int64_t row_bytes, const SeenTile<Page>& tile, int64_t dim,
                                                           int64_t rest, int64_t first, int64_t last, F& fetch) {
-    using Page = typename K::Page;
     const int64_t key_bytes = tile.key_stride * sizeof(Page);
     const auto each = [&](const auto& use) __attribute__((always_inline)) { for_each_of_four(first, last, use); };
     each([](auto vector) { clear_register<SCORES + vector>(); });
@@ -224,7 +220,7 @@ inline __attribute__((always_inline)) void score_by_units(const typename K::Fact
 // `count` rows, at most 16, and one tile. `queries`: of the first row; those of each row are padded to whole vectors,
 // `stride` numbers apart. The rows' states lie side by side.
 template <class F>
-void see_by_units(const Row<bf16>* rows, int64_t count, const bf16* queries, int64_t stride, const SeenTile<bf16, bf16>& tile,
+void see_by_units(const Row<bf16>* rows, int64_t count, const bf16* queries, int64_t stride, const SeenTile<bf16>& tile,
                   const SeenValues<bf16>& values, const Shape& shape, const AttentionSpec& spec, State* states, MatrixUnits& units, F& fetch) {
     const auto [begin, end] = seen_by(rows, count, tile);
     if (begin >= end) return;
@@ -238,7 +234,7 @@ void see_by_units(const Row<bf16>* rows, int64_t count, const bf16* queries, int
     alignas(64) bf16 weights[REGISTER_ROWS][POSITIONS];
     float none[REGISTER_ROWS];
     const bool all = first == 0 && last == VECTORS;  // bounds that the compiler knows
-    (all ? soften_together<true, Tile<bf16>, bf16> : soften_together<false, Tile<bf16>, bf16>)(
+    (all ? soften_together<true, SeenTile<bf16>, bf16> : soften_together<false, SeenTile<bf16>, bf16>)(
         scores, first, last, rows, count, tile, shape, spec, states, weights, none);
 
     const int64_t state_bytes = State::size(shape) * sizeof(float), value_bytes = tile.value_stride * sizeof(bf16);
@@ -263,8 +259,8 @@ void see_by_units(const Row<bf16>* rows, int64_t count, const bf16* queries, int
 inline f32x16 whole_sum(const i32x16* upper, const i32x16* lower) { return convert<float>((*upper << WHOLE_BITS) + *lower); }
 
 // The same with pages of int8. A register has 8 rows; memory of `queries` is read as if there were more of them.
-template <class T, class F>
-void see_by_units(const Row<int8_t>* rows, int64_t count, const int8_t* queries, int64_t stride, const SeenTile<T, int8_t>& tile,
+template <class F>
+void see_by_units(const Row<int8_t>* rows, int64_t count, const int8_t* queries, int64_t stride, const SeenTile<int8_t>& tile,
                   const SeenValues<int8_t>& values, const Shape& shape, const AttentionSpec& spec, State* states, MatrixUnits& units, F& fetch) {
     constexpr int64_t AT_ONCE = REGISTER_ROWS / 2;
     const auto [begin, end] = seen_by(rows, count, tile);
@@ -287,7 +283,7 @@ void see_by_units(const Row<int8_t>* rows, int64_t count, const int8_t* queries,
     alignas(64) int8_t weights[REGISTER_ROWS][2 * POSITIONS];
     alignas(64) float weight_units[REGISTER_ROWS];
     const bool all = first == 0 && last == VECTORS;
-    (all ? soften_together<true, Tile<T, int8_t>, int8_t> : soften_together<false, Tile<T, int8_t>, int8_t>)(
+    (all ? soften_together<true, SeenTile<int8_t>, int8_t> : soften_together<false, SeenTile<int8_t>, int8_t>)(
         scores, first, last, rows, count, tile, shape, spec, states, weights, weight_units);
 
     for (int64_t row = 0; row < count; row += AT_ONCE) {

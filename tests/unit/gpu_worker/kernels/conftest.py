@@ -6,11 +6,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from gpu_worker.kernels.cpu import build
-from tests.support.native import with_team
+from tests.support.native import TESTED, with_team
 
 
-@pytest.fixture(params=build.supported())
+@pytest.fixture(params=TESTED)
 def native(request: pytest.FixtureRequest) -> ctypes.CDLL:
     """The library for each instruction set of this machine, with two threads.
 

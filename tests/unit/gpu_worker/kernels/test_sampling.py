@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from gpu_worker.kernels.cpu import build
 from gpu_worker.kernels.cpu.sampling import Sampler
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.reference.sampling import sample
@@ -18,7 +17,7 @@ from gpu_worker.sampling.parameters import SamplingTable
 from gpu_worker.step.batch import Batch
 from gpu_worker.step.plan import read_plan
 from proto.sampling import STAGED
-from tests.support.native import with_team
+from tests.support.native import TESTED, with_team
 from tests.unit.gpu_worker.conftest import CPU, GPU, TRITON, makers
 
 VOCAB = 97
@@ -31,7 +30,7 @@ def make() -> SimpleNamespace:
     return makers(ReferenceKernels())
 
 
-@pytest.fixture(params=["reference", *TRITON, *build.supported()])
+@pytest.fixture(params=["reference", *TRITON, *TESTED])
 def choose(request):
     """Each implementation, with the reference's arguments."""
     if request.param in PLAIN:
@@ -366,7 +365,7 @@ def random_step(make, count: int, vocabulary: int):
     return torch.stack([row[3] for row in rows]), slots, batch.known[slots], batch.sampling.state
 
 
-@pytest.mark.parametrize("instruction_set", build.supported())
+@pytest.mark.parametrize("instruction_set", TESTED)
 @pytest.mark.parametrize("vocabulary", [97, 1000, 4096])
 def test_cpp_chooses_what_the_reference_chooses(make, instruction_set, vocabulary) -> None:
     logits, slots, known, state = random_step(make, 600, vocabulary)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gpu_worker.kernels.cpu import build, library
+from gpu_worker.kernels.cpu import library
 from gpu_worker.kernels.cpu.coded import CodedGated
 from gpu_worker.kernels.cpu.int4 import Int4Gated
 from gpu_worker.kernels.cpu.linear import PackedGated
@@ -16,6 +16,7 @@ from gpu_worker.kernels.reference.int4 import Int4Reference
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.reference.quantized import QuantizedReference
 from tests.support.coded import KINDS, coded
+from tests.support.native import TESTED
 
 SHAPES = [(1, 5), (40, 33), (129, 200)]
 CPP: dict[str, Callable[..., Any]] = {
@@ -23,7 +24,7 @@ CPP: dict[str, Callable[..., Any]] = {
         library.load(name, 1), weight, bias, activation
     )
     for kind in (PackedGated, QuantizedGated, Int4Gated)
-    for name in build.supported()
+    for name in TESTED
 }
 PYTORCH: dict[str, Callable[..., Any]] = {
     "plain": ReferenceKernels().gated,
@@ -57,14 +58,14 @@ def test_the_parts_make_the_whole(name: str, dtype: torch.dtype, activation: str
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", build.supported())
+@pytest.mark.parametrize("name", TESTED)
 def test_of_codes(name: str, kind: str) -> None:
     for inner, width in SHAPES:
         weight = coded(kind, 2 * inner, width, torch.bfloat16, True)
         check(CodedGated(library.load(name, 1), weight, None, "silu"), width, inner, torch.bfloat16)
 
 
-@pytest.mark.parametrize("name", build.supported())
+@pytest.mark.parametrize("name", TESTED)
 def test_parts_are_gates_and_then_ups(name: str) -> None:
     weight, x = drawn(2 * 40, 33, dtype=torch.float32), drawn(5, 33, dtype=torch.float32, seed=2)
     gated = PackedGated(library.load(name, 1), weight, None, "silu")

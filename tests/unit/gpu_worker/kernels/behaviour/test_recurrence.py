@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from gpu_worker.kernels.attention import StepAttention, StepMetadata
-from gpu_worker.kernels.cpu import build
 from gpu_worker.kernels.cpu.attention import Attention
 from gpu_worker.kernels.cpu.layers import Multiply
 from gpu_worker.kernels.kv_sizes import StateShape
@@ -21,7 +20,7 @@ from gpu_worker.kernels.recurrence import Decay, DeltaRule, Filters, StateCache,
 from gpu_worker.kernels.reference.attention import ReferenceStep
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.triton.recurrence import ChunkedStep
-from tests.support.native import with_team
+from tests.support.native import TESTED, with_team
 from tests.support.paged import make_step
 
 pytestmark = pytest.mark.usefixtures("poisoned")
@@ -50,7 +49,7 @@ def begin(request: pytest.FixtureRequest) -> Begin:
     return WAYS.get(request.param) or Attention(with_team(request.param, 2)).begin
 
 
-everywhere = pytest.mark.parametrize("begin", [*WAYS, *build.supported()], indirect=True)
+everywhere = pytest.mark.parametrize("begin", [*WAYS, *TESTED], indirect=True)
 """Each case in all ways, one after the other, so that it is made once."""
 
 

@@ -18,6 +18,7 @@ from gpu_worker.kernels.cpu.attention import Attention
 from gpu_worker.kernels.kv_sizes import AUTO
 from gpu_worker.kernels.reference.attention import ReferenceStep
 from gpu_worker.kernels.reference.kv import FORMATS
+from tests.support.native import TESTED
 from tests.support.paged import Heads, Paged, dense, make_paged
 
 pytestmark = pytest.mark.usefixtures("poisoned")
@@ -41,7 +42,7 @@ ROWS: tuple[Row, ...] = (
 """(tokens, context): decodes first, then drafts and chunks; on edges of blocks, tiles and segments."""
 
 
-everywhere = pytest.mark.parametrize("native", build.supported(), indirect=True)
+everywhere = pytest.mark.parametrize("native", TESTED, indirect=True)
 """Each case with all instruction sets, one after the other, so that it is made once."""
 
 
@@ -324,7 +325,7 @@ def test_a_token_is_the_same_alone_in_a_chunk_and_in_a_batch(
         assert together.equal(out[[tokens.start + token for token in some * 7]])
 
 
-@pytest.mark.parametrize("instruction_set", build.supported())
+@pytest.mark.parametrize("instruction_set", TESTED)
 @pytest.mark.parametrize(("dtype", "kv"), NUMBERS)
 def test_any_number_of_threads_gives_the_same(
     tmp_path: Path, instruction_set: str, dtype: torch.dtype, kv: str

@@ -44,7 +44,7 @@ def check(compiler: str, level: str, set_flags: Sequence[str], tmp_path: Path, *
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.skipif(platform.machine() == "aarch64", reason="all other tests run on it")
+@pytest.mark.skipif(platform.machine() == "aarch64", reason="TEST_KERNELS=all tests it")
 @pytest.mark.skipif(
     not (shutil.which(COMPILER) and shutil.which(EMULATOR)),
     reason=f"needs {COMPILER} and {EMULATOR} (Debian: g++-aarch64-linux-gnu, qemu-user)",
@@ -56,7 +56,7 @@ def test_an_arm_processor_computes_what_plain_loops_do(name: str, level: str, tm
 
 @pytest.mark.timeout(600)
 @pytest.mark.skipif("avx512_bf16" not in build.supported(), reason="needs AVX-512's form of the instructions")
-@pytest.mark.skipif("avx2_vnni" in build.supported(), reason="all other tests run on it")
+@pytest.mark.skipif("avx2_vnni" in build.supported(), reason="TEST_KERNELS=all tests it")
 def test_a_processor_with_avx_vnni_computes_what_plain_loops_do(tmp_path: Path) -> None:
     check("g++", "-O0", AVX_VNNI, tmp_path)
 

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.codes import CodedWeight
-from gpu_worker.kernels.cpu import build
 from gpu_worker.kernels.cpu.coded import CodedGated, CodedLinear
 from gpu_worker.kernels.cpu.tape import Tape
 from gpu_worker.kernels.reference.coded import CodedReference
@@ -19,7 +18,7 @@ from gpu_worker.kernels.reference.rows import FP8
 from gpu_worker.models.formats.gguf import GgufWeight
 from tests.support.coded import KINDS, ROUNDED, coded
 from tests.support.gguf import random_blocks
-from tests.support.native import with_team
+from tests.support.native import TESTED, with_team
 
 DTYPES = (torch.float32, torch.bfloat16)
 SHAPES = ((1, 1), (5, 3), (33, 95), (64, 576), (95, 130))
@@ -28,12 +27,12 @@ SIZES = (16, 64, 256, 1024)
 REFERENCE = CodedReference()
 
 
-@pytest.fixture(params=build.supported())
+@pytest.fixture(params=TESTED)
 def kernels(request: pytest.FixtureRequest) -> ctypes.CDLL:
     return with_team(request.param, 2)
 
 
-everywhere = pytest.mark.parametrize("kernels", build.supported(), indirect=True)
+everywhere = pytest.mark.parametrize("kernels", TESTED, indirect=True)
 """Each case with all instruction sets, one after the other, so that it is made once."""
 
 

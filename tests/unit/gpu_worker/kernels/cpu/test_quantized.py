@@ -7,17 +7,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu
 
-from gpu_worker.kernels.cpu import build
 from gpu_worker.kernels.cpu.quantized import LONGEST, QuantizedGated, QuantizedLinear
 from gpu_worker.kernels.products import ByteWeight
 from gpu_worker.kernels.reference.quantized import QuantizedLinear as ReferenceLinear
-from tests.support.native import with_team
+from tests.support.native import TESTED, with_team
 
 SHAPES = ((1, 1), (5, 3), (32, 64), (33, 95), (64, 576), (95, 130), (200, 41))
 DTYPES = (torch.float32, torch.bfloat16)
 
 
-@pytest.fixture(params=build.supported(), scope="module")
+@pytest.fixture(params=TESTED, scope="module")
 def kernels(request: pytest.FixtureRequest) -> ctypes.CDLL:
     return with_team(request.param, 2)
 

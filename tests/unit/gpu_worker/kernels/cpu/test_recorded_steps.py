@@ -17,6 +17,7 @@ from gpu_worker.kernels.cpu.recorded_steps import RecordedSteps
 from gpu_worker.kernels.rows import Rows
 from gpu_worker.startup.record_steps import record_steps
 from gpu_worker.step.runner import Runner
+from tests.support.native import TESTED
 from tests.unit.gpu_worker.conftest import makers
 
 KINDS = [CpuKernels, QuantizedKernels, Int4Kernels]
@@ -52,7 +53,7 @@ def answers(make: SimpleNamespace, runner: Runner) -> list[bytes]:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("instruction_set", build.supported())
+@pytest.mark.parametrize("instruction_set", TESTED)
 def test_bits_are_the_same(
     tiny: SimpleNamespace, instruction_set: str, kind: Callable[..., CpuKernels], dtype: torch.dtype
 ) -> None:
