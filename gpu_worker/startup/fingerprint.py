@@ -2,9 +2,11 @@
 
 Two workers of the same fingerprint go on with each other's answers. Weights are told apart by the headers of
 their files and by samples of the numbers, so that a large model takes milliseconds. What multiplies bfloat16
-is measured (`measured.py`) and counts: each way rounds differently.
+is measured (`measured.py`) and counts: each way rounds differently. So may another version of kernels and
+models.
 """
 
+import functools
 import hashlib
 from pathlib import Path
 from typing import cast
@@ -25,6 +27,10 @@ SAMPLES = 64
 """Places in each file of weights that are looked at."""
 SAMPLE_BYTES = 4096
 FILES = ("config.json", "generation_config.json", *PROCESSOR_FILES)
+PACKAGE = Path(__file__).parents[1]
+CODE = ("kernels", "models")
+"""Folders of what computes."""
+SOURCES = (".py", ".h", ".cpp")
 
 
 def fingerprint_of(
@@ -34,7 +40,18 @@ def fingerprint_of(
     found = hashlib.blake2b(weights_of(settings.model), digest_size=8)
     found.update(GRAMMARS.encode())
     formats = (dtype, settings.quantization, settings.kv_dtype, settings.tensor_parallel)
-    found.update(repr((*map(str, formats), arithmetic_of(settings, kernels, device))).encode())
+    found.update(repr((*map(str, formats), arithmetic_of(settings, kernels, device), code())).encode())
+    return found.hexdigest()
+
+
+@functools.cache
+def code() -> str:
+    """A hash of the sources of what computes."""
+    found = hashlib.blake2b(digest_size=16)
+    for folder in CODE:
+        for path in sorted((PACKAGE / folder).rglob("*")):
+            if path.suffix in SOURCES:
+                found.update(f"{path.relative_to(PACKAGE).as_posix()}\0".encode() + path.read_bytes() + b"\0")
     return found.hexdigest()
 
 

@@ -117,7 +117,8 @@ struct Call {
             return {from, stride, dim, nullptr};
         } else {
             const int64_t size = shape.padded() * FACTORS<Factor>, rows = count * (heads_end - head);
-            room.queries.assign((rows + LANES) * size, Factor{});
+            const int64_t more = BY_UNITS<K> ? LANES : 0;  // units read whole registers, of whatever lies behind the rows
+            room.queries.assign((rows + more) * size, Factor{});
             room.query_units.assign(rows, 1);
             Factor* to = room.queries.data();
             float* unit = room.query_units.data();

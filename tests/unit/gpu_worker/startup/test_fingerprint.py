@@ -9,6 +9,7 @@ import torch
 from gpu_worker.kernels.cpu import build, onednn
 from gpu_worker.kernels.cpu.kernels import CpuKernels, OneDnnKernels
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
+from gpu_worker.startup import fingerprint
 from gpu_worker.startup.fingerprint import arithmetic_of, fingerprint_of, weights_of
 from gpu_worker.startup.load import load
 from tests.support.native import WITHOUT_UNITS, with_team
@@ -66,6 +67,31 @@ def test_formats_and_arithmetic_count(settings, directory) -> None:
         fingerprint_of(settings(model=directory, threads=1, max_slots=3), kernels, torch.float32, cpu) == base
     )
     assert base in found
+
+
+def test_the_code_counts(settings, directory, tmp_path, monkeypatch) -> None:
+    """Of kernels and models; not of what only runs them."""
+
+    def found() -> str:
+        fingerprint.code.cache_clear()
+        kernels, cpu = ReferenceKernels(), torch.device("cpu")
+        return fingerprint_of(settings(model=directory), kernels, torch.float32, cpu)
+
+    own = found()
+    monkeypatch.setattr(fingerprint, "PACKAGE", shutil.copytree(fingerprint.PACKAGE, tmp_path / "package"))
+    assert found() == own
+    for place in ("service.py", "kernels/__pycache__/some.pyc"):
+        path = tmp_path / "package" / place
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("another one")
+        assert found() == own
+    seen = {own}
+    for place in ("kernels/cpu/src/panels.h", "models/registry.py"):
+        with (tmp_path / "package" / place).open("a") as file:
+            file.write(" ")
+        seen.add(found())
+    assert len(seen) == 3
+    fingerprint.code.cache_clear()
 
 
 def test_the_library_that_multiplies_counts(settings, monkeypatch) -> None:
