@@ -35,7 +35,10 @@ if ! { docker image inspect "$python" || timeout 120 docker pull "$python"; } >/
 fi
 
 # Where containers reach this machine. The ports are always the same: with others the engine would build all again.
+# Docker 20.10 does not tell the gateway of a network that it has just made, which is the network's first address.
 address=$(docker network inspect bridge --format '{{(index .IPAM.Config 0).Gateway}}')
+[ -n "$address" ] || address=$(docker network inspect bridge --format '{{(index .IPAM.Config 0).Subnet}}' |
+    python3 -c 'import ipaddress; print(ipaddress.ip_network(input())[1])')
 
 # A hub with one model.
 mkdir -p "$folder/hub/forest" && cp -r ops/tiny_model/model "$folder/hub/forest/fox"
