@@ -1,16 +1,22 @@
-"""Quire's products in a model of transformers.
+"""Quire's products and activations in a model of transformers.
 
 A module keeps its place and its class, but its `forward` is a product of the back end, and its weights are
 empty. So any weight format and quantization serves models of transformers, too.
+
+Modules with code of their own, such as routers, keep their `forward`, and their weights become `Multiplied`.
+
+On a CPU PyTorch's products depend on the number of rows, and its activations on whether a number is among the
+last ones. With the back end's a token has the same bits whatever runs beside it.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.products import Expert, Linear, Mixture, Unary
@@ -73,6 +79,92 @@ def lies_transposed(experts: Any) -> bool:
     return _takes_scaled(experts) or experts.is_transposed
 
 
+class Multiplied(Tensor):
+    """A weight [out, in] of a module with code of its own. What is multiplied with it, and rows that are
+    looked up, are the back end's. For all else it is the tensor that it is made of."""
+
+    _is_param = True
+    """To PyTorch it is a parameter."""
+    kernels: Kernels
+    product: Linear | None
+    """None: nothing has been multiplied with it."""
+    wide: "Multiplied | None"
+    """The same weight in float32. None: nobody has asked for it."""
+
+    @staticmethod
+    def of(weight: Tensor, kernels: Kernels, product: Linear | None = None) -> "Multiplied":
+        multiplied = weight.as_subclass(Multiplied)
+        multiplied.kernels, multiplied.product, multiplied.wide = kernels, product, None
+        return multiplied
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        function: Any,
+        types: Iterable[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        given = kwargs or {}
+        if function is functional.linear and isinstance(args[1], cls):
+            return _multiplied(*args, **given)
+        if function is functional.embedding and isinstance(args[1], cls) and args[1].product is not None:
+            return args[1].product.rows(args[0].flatten()).view(*args[0].shape, -1)
+        with torch._C.DisableTorchFunctionSubclass():
+            converted = function(*args, **given)
+            if function in _CONVERSIONS and converted.dtype == torch.float32 != args[0].dtype:
+                if args[0].wide is None:
+                    args[0].wide = cls.of(converted, args[0].kernels)
+                return args[0].wide
+        return converted
+
+
+_CONVERSIONS = (Tensor.float, Tensor.type, Tensor.to)
+
+
+def _multiplied(hidden: Tensor, weight: Multiplied, bias: Tensor | None = None) -> Tensor:
+    if weight.product is None:
+        weight.product = weight.kernels.linear(weight.as_subclass(Tensor), dtype=torch.float32)
+    product = weight.product(hidden.reshape(-1, hidden.shape[-1]).contiguous()).to(hidden.dtype)
+    result = product.view(*hidden.shape[:-1], product.shape[1])
+    return result if bias is None else result.add_(bias)
+
+
+def multiply_rest(modules: Iterable[nn.Module], kernels: Kernels) -> None:
+    """Let products with other matrices in these modules be the back end's, so those of routers."""
+    for module in modules:
+        for name, weight in list(module.named_parameters(recurse=False)):
+            if weight.dim() == 2 and weight.numel() and not isinstance(weight, Multiplied):
+                setattr(module, name, Multiplied.of(weight.data, kernels))
+
+
+def share_head(embedding: nn.Embedding, head: nn.Linear, kernels: Kernels) -> None:
+    """Let `head`, which shares its weight [vocab_size, hidden_size] with `embedding`, be a product of the
+    back end, and `embedding` look up the product's rows."""
+    weight = head.weight.data
+    product = kernels.linear(weight, dtype=torch.float32, keeps_rows=True)
+    zeros = weight.new_zeros(()).expand(weight.shape)  # take no memory
+    embedding.weight = head.weight = Multiplied.of(zeros, kernels, product)
+
+
+def substitute_activations(modules: Iterable[nn.Module], kernels: Kernels) -> None:
+    """Let activations among these modules be the back end's."""
+    for module in modules:
+        known = isinstance(module, nn.SiLU | nn.GELU | nn.ReLU) or type(module).__module__ == _ACTIVATIONS
+        if known and (name := _activation(module)):
+            module.forward = partial(_activated, kernels, name)
+
+
+_ACTIVATIONS = "transformers.activations"
+"""The module of most activations' classes."""
+
+
+def _activated(kernels: Kernels, name: str, hidden: Tensor) -> Tensor:
+    result = hidden.clone(memory_format=torch.contiguous_format)
+    kernels.activate(result.view(-1, result.shape[-1]), name)
+    return result
+
+
 def substitute_linear(module: nn.Linear, weight: Tensor, kernels: Kernels, wide: bool = False) -> None:
     """Let `module` compute with `weight` [out, in]. `wide`: results are float32, as those of heads are."""
     bias = None if module.bias is None else module.bias.data.to(weight.device)
@@ -92,7 +184,7 @@ def substitute_experts(
     `around`: the module that `module` is a part of.
     """
     mixture: Mixture
-    activation = _activation(module)
+    activation = _activation(getattr(module, "act_fn", None))
     if _takes_scaled(module):
         around.forward = partial(_scaled_inputs, around)
     if _has_usual_gate(module) and activation in _GATED:
@@ -141,14 +233,13 @@ def _has_usual_gate(experts: Any) -> bool:
     return module == "transformers.integrations.moe"
 
 
-def _activation(experts: Any) -> str:
-    """The name of its activation in `ACTIVATIONS`; empty if it is another one."""
-    asked = torch.linspace(-4, 4, 33)
-    found = getattr(experts, "act_fn", None)
-    if found is None:
+def _activation(function: Any) -> str:
+    """The name of an activation in `ACTIVATIONS`; empty if it is another one, or None."""
+    if function is None:
         return ""
+    asked = torch.linspace(-4, 4, 33)
     same = (
-        name for name, each in ACTIVATIONS.items() if torch.allclose(each(asked), found(asked), atol=1e-6)
+        name for name, each in ACTIVATIONS.items() if torch.allclose(each(asked), function(asked), atol=1e-6)
     )
     return next(same, "")
 

@@ -25,7 +25,10 @@ from gpu_worker.models.kv_scales import ENDS, UNUSED
 from gpu_worker.models.lazy_tensor import with_tensors
 from gpu_worker.models.substitutes import (
     lies_transposed,
+    multiply_rest,
+    share_head,
     substitutable,
+    substitute_activations,
     substitute_experts,
     substitute_linear,
     up_name,
@@ -131,9 +134,15 @@ class _Loading:
             (name, module, model.get_submodule(name.rpartition(".")[0]))
             for name, module in substitutable(model)
         ]
+        embedding, every = model.get_input_embeddings(), list(model.modules())
         found = TransformersModel(model, positions, self._score_tokens)
         for name, module, around in modules:
             self._substitute(name, module, around, module is head)
+        if self._weights.device.type == "cpu":
+            if head is not None and head.weight is embedding.weight:
+                share_head(embedding, head, self._kernels)
+            multiply_rest(every, self._kernels)
+            substitute_activations(every, self._kernels)
         found.check_products()
         return found
 

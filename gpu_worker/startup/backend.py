@@ -72,7 +72,7 @@ def device_of(settings: WorkerSettings) -> torch.device:
 
 def with_dtype(settings: WorkerSettings, device: torch.device) -> WorkerSettings:
     """The same settings with a type instead of `auto` on a CPU: the checkpoint's own if it is bfloat16 and
-    C++ computes the model, whose rows then have the same bits whatever runs beside them; otherwise float32.
+    C++ multiplies, so that rows have the same bits whatever runs beside them; otherwise float32.
     """
     if settings.dtype != "auto" or device.type != "cpu":
         return settings
@@ -84,8 +84,10 @@ def _suits_bfloat16(settings: WorkerSettings) -> bool:
         values = read_values(settings.model)
         if (values.get("dtype") or values.get("torch_dtype")) != "bfloat16":
             return False
-        if family_of(architecture_of(values), values.values) is None or encoder_family(values.values):
-            return False  # transformers computes it with PyTorch
+        if encoder_family(values.values):
+            return False  # PyTorch computes it
+        if family_of(architecture_of(values), values.values) is None and not has_onednn_bfloat16():
+            return False  # PyTorch, with which its trial compares, would take many times as long
         if settings.kernels not in ("auto", *build.supported()):
             return False
         library.opened(instruction_set(settings))  # threads start later, on the cores of their rank

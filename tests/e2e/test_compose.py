@@ -216,7 +216,10 @@ def test_compiled_code_is_its_services_alone() -> None:
     }
     assert {name for name, volumes in writable.items() if "kernels" in volumes} == {"worker-gpu"}
     assert {name for name, volumes in writable.items() if "recordings" in volumes} == {"scheduler"}
-    assert {volume for volumes in writable.values() for volume in volumes} == {"hub", "kernels", "recordings"}
+    assert {name for name, volumes in writable.items() if "cache" in volumes} == {"worker"}
+    assert {volume for volumes in writable.values() for volume in volumes} == {
+        *("hub", "cache", "kernels", "recordings")
+    }
     environment = SERVICES["worker-gpu"]["environment"]
     assert f"kernels:{environment['TRITON_CACHE_DIR']}:rw" in SERVICES["worker-gpu"]["volumes"]
     assert re.search(rf"install --directory --owner quire .*{environment['TRITON_CACHE_DIR']} ", DOCKERFILE)

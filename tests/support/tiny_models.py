@@ -3,6 +3,7 @@
 Sizes are found by the names of their keys: a configuration gets those of `SIZES` that it has.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -45,8 +46,14 @@ SIZES: dict[str, Any] = {
     **{"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "initializer_range": 0.2, "dropout": 0.0},
 }
 
+ROUND: dict[str, Any] = {
+    key: -(-size // 32) * 32 if key.endswith(("_size", "_dim", "_rank", "_input", "experts")) else size
+    for key, size in SIZES.items()
+} | dict.fromkeys(("hidden_size", "d_model", "n_embd", "n_embed"), 128)
+"""Multiples of 32, as those of models that people have are. Their numbers fill vectors."""
 
-def tiny_model(architecture: str, seed: int = 0) -> Any:
+
+def tiny_model(architecture: str, seed: int = 0, sizes: Mapping[str, Any] = SIZES) -> Any:
     """The model, in float32, with its own eager attention; no weight is zero or one.
 
     Raises whatever transformers raises if a configuration of these sizes contradicts itself.
@@ -55,9 +62,10 @@ def tiny_model(architecture: str, seed: int = 0) -> Any:
     kind = getattr(transformers, architecture)
     usual = kind.config_class()
     known = {*usual.to_dict(), *getattr(usual, "attribute_map", {})}
-    sizes = {key: size for key, size in SIZES.items() if key in known}
+    usual_sizes, sizes = sizes, {key: size for key, size in sizes.items() if key in known}
     if "kv_lora_rank" in sizes:  # the size of a head follows from its parts
-        sizes |= {"head_dim": SIZES["qk_rope_head_dim"], "num_key_value_heads": 4, "qk_head_dim": 16}
+        part = usual_sizes["qk_rope_head_dim"]
+        sizes |= {"head_dim": part, "num_key_value_heads": 4, "qk_head_dim": 2 * part}
         sizes = {key: size for key, size in sizes.items() if key in known}
     for key in ("layer_types", "mlp_layer_types"):
         own = getattr(type(usual), getattr(usual, "attribute_map", {}).get(key, key), None)

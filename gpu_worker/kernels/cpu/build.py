@@ -2,7 +2,8 @@
 
 There is a library for each instruction set, all from the same sources. The machine's own is compiled on first
 use (or by `python -m gpu_worker.kernels.cpu.build`, which installation runs) and kept in a cache, under a
-name that changes with sources and flags. A machine whose cache has the library needs no compiler.
+name that changes with sources and flags. A machine whose cache has the library needs no compiler, nor does
+an image that has it beside the sources.
 """
 
 import ctypes
@@ -21,6 +22,8 @@ from gpu_worker.errors import KernelError
 from ops.runtime.user_directory import user_directory
 
 SOURCES = Path(__file__).parent / "src"
+COMPILED = Path(__file__).parent / "compiled"
+"""Libraries that an image comes with."""
 
 _AVX512 = (
     "-mavx512f",
@@ -130,7 +133,10 @@ def _described() -> list[str]:
 def library(instruction_set: str) -> Path:
     """Path of the compiled library. Raises `KernelError`, in one line, if it cannot be compiled."""
     flags = [*COMMON, *INSTRUCTION_SETS[instruction_set]]
-    path = cache() / f"quire-{instruction_set}-{_fingerprint(flags)}.so"
+    name = f"quire-{instruction_set}-{_fingerprint(flags)}.so"
+    if (shipped := COMPILED / name).exists():
+        return shipped
+    path = cache() / name
     if not path.exists():
         _compile([_compiler(), *flags], path)
     return path

@@ -534,24 +534,30 @@ def test_a_token_has_the_same_bits_whatever_runs_beside_it(
     models: Any, name: str, dtype: torch.dtype
 ) -> None:
     """In any chunk, too. So an answer that goes on after a crash, with other rows beside it, is the same."""
-    make, directory = makers(back_end(build.supported()[0])), models(name).directory
+    assert not differing(models(name).directory, dtype)
+
+
+def differing(directory: Path, dtype: torch.dtype) -> list[int]:
+    """Positions of two sequences whose logits have other bits when they are computed alone in one step."""
+    make = makers(back_end(build.supported()[0]))
 
     def begin() -> tuple[Any, dict[tuple[int, int], torch.Tensor]]:
         runner = make.runner(directory, dtype=dtype, block_size=3, num_blocks=99, max_model_len=96)
-        return make.Driver(runner, seed=len(name)), watch_logits(runner)
+        return make.Driver(runner, seed=1), watch_logits(runner)
 
     driver, beside = begin()
     sequences = [driver.admit(slot, PROMPT[slot:]) for slot in range(3)]
     driver.mixed_steps(sequences, len(PROMPT) + 16)
+    found = list[int]()
     for sequence in sequences[:2]:
         driver, alone = begin()
         driver.step((driver.admit(0, sequence.tokens[: sequence.computed]), sequence.computed))
-        differing = [
+        found += (
             position
             for position in range(sequence.computed)
             if not beside[sequence.slot, position].equal(alone[0, position])
-        ]
-        assert not differing
+        )
+    return found
 
 
 OLD: dict[str, dict[str, Any]] = {

@@ -14,11 +14,16 @@ import transformers
 from gpu_worker.errors import WorkerError
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from tests.support.logits import watch_logits
-from tests.support.tiny_models import tiny_model
-from tests.unit.gpu_worker.behaviour.test_families import LENGTH, PROMPT
+from tests.support.tiny_models import ROUND, tiny_model
+from tests.unit.gpu_worker.behaviour.test_families import LENGTH, PROMPT, differing
 from tests.unit.gpu_worker.conftest import makers
 
 SERVED = ("AfmoeForCausalLM", "Gemma3nForCausalLM")
+EXACT = (
+    *("AfmoeForCausalLM", "BioGptForCausalLM", "Gemma3nForCausalLM", "Gemma4ForCausalLM"),
+    *("GraniteMoeForCausalLM", "Llama4ForCausalLM", "MiniMaxM3VLForCausalLM", "SolarOpenForCausalLM"),
+)
+"""Models with routers, gates, embeddings that the head shares, and activations of many kinds."""
 REFUSED = {
     "HYV4ForCausalLM": "its indexers select the tokens to attend to",
     "DogeForCausalLM": "a mask of its own",
@@ -60,6 +65,13 @@ def verdict(architecture: str, directory: Path) -> str:
 @pytest.mark.parametrize("architecture", SERVED)
 def test_what_is_served_is_what_transformers_computes(architecture: str, tmp_path: Path) -> None:
     assert verdict(architecture, tmp_path) == ""
+
+
+@pytest.mark.parametrize("architecture", EXACT)
+def test_a_token_has_the_same_bits_whatever_runs_beside_it(architecture: str, tmp_path: Path) -> None:
+    tiny_model(architecture, sizes=ROUND).save_pretrained(tmp_path)
+    assert not differing(tmp_path, torch.float32)
+    assert not differing(tmp_path, torch.bfloat16)
 
 
 @pytest.mark.parametrize("architecture", REFUSED)

@@ -77,7 +77,7 @@ def test_the_back_end_is_the_one_that_suits(settings, changes, kind) -> None:
         ({"dtype": "bfloat16"}, {"kernels": "onednn"}, "float32"),
         ({"dtype": "float16"}, {}, "float32"),
         ({}, {}, "float32"),
-        ({"dtype": "bfloat16", "architectures": ["PersimmonForCausalLM"]}, {}, "float32"),
+        ({"dtype": "bfloat16", "architectures": ["PersimmonForCausalLM"]}, {}, "bfloat16"),
         ({"dtype": "bfloat16", "architectures": ["BertModel"], "model_type": "bert"}, {}, "float32"),
         ({"dtype": "bfloat16", "architectures": []}, {}, "float32"),
     ],
@@ -90,8 +90,17 @@ def test_a_cpu_computes_in_the_models_own_type_if_its_rows_are_exact(
     (tmp_path / "config.json").write_text(json.dumps(own | config))
     asked = settings(model=tmp_path, **changes)
     monkeypatch.setattr(library, "load", None)  # each rank starts threads of its own, later
+    monkeypatch.setattr(backend, "has_onednn_bfloat16", lambda: True)
     assert backend.with_dtype(asked, torch.device("cpu")).dtype == dtype
     assert backend.with_dtype(asked, torch.device("cuda")).dtype == changes.get("dtype", "auto")
+
+
+def test_transformers_computes_bfloat16_where_pytorch_is_fast_at_it(settings, tmp_path, monkeypatch) -> None:
+    own = {"architectures": ["PersimmonForCausalLM"], "dtype": "bfloat16"}
+    (tmp_path / "config.json").write_text(json.dumps(own))
+    for fast, dtype in ((True, "bfloat16"), (False, "float32")):
+        monkeypatch.setattr(backend, "has_onednn_bfloat16", lambda fast=fast: fast)
+        assert backend.with_dtype(settings(model=tmp_path), torch.device("cpu")).dtype == dtype
 
 
 def test_a_cpu_without_kernels_computes_in_float32(settings, tmp_path, monkeypatch) -> None:

@@ -99,6 +99,15 @@ def test_a_system_that_refuses_matrix_units(monkeypatch: pytest.MonkeyPatch) -> 
     assert build.supported()[0] == "avx512_bf16"
 
 
+def test_an_image_needs_no_compiler_and_no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = build.supported()[0]
+    monkeypatch.setattr(build, "COMPILED", tmp_path)
+    shipped = tmp_path / build.library(name).name
+    shipped.touch()
+    monkeypatch.setattr(build, "cache", lambda: tmp_path / "cache")
+    assert build.library(name) == shipped
+
+
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="these are instruction sets of x86-64")
 @pytest.mark.skipif(not shutil.which("g++"), reason="needs g++")
 @pytest.mark.parametrize("name", sorted(set(SETS_OF["x86_64"]) - set(build.supported())))
