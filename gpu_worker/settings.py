@@ -6,7 +6,7 @@ from typing import Literal, Self
 from pydantic import ByteSize, Field, field_validator, model_validator
 
 from gpu_worker.kernels.kv_sizes import AUTO, LONGEST_BLOCK, ROW_BYTES
-from gpu_worker.machine.cores import usable
+from gpu_worker.machine.cores import granted
 from ops.runtime.lora_modules import parse
 from ops.runtime.settings import ModelSettings
 
@@ -86,7 +86,7 @@ class WorkerSettings(ModelSettings):
     """Number of ranks: processes that each compute a part of the model, on a GPU or cores of their own."""
 
     threads: int = Field(0, ge=0, le=1024)
-    """CPU threads of the model, for all ranks together. 0: one for each core that the process may use."""
+    """CPU threads of the model, for all ranks together. 0: see `cores.granted`."""
 
     kernels: BackEnd = "auto"
     """Back end. auto: Triton on a GPU; on a CPU C++ for the best instruction set of the machine; PyTorch
@@ -111,5 +111,5 @@ class WorkerSettings(ModelSettings):
 
     @property
     def thread_count(self) -> int:
-        """Number of CPU threads: `threads`, or the cores that the process may use."""
-        return self.threads or len(usable())
+        """Number of CPU threads: `threads`, or as many as can compute at the same time."""
+        return self.threads or granted()

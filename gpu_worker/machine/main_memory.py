@@ -9,11 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpu_worker.errors import CapacityError
+from gpu_worker.machine.control_groups import groups, text_of
 
 MEMINFO = Path("/proc/meminfo")
-GROUPS = Path("/sys/fs/cgroup")
-MEMBERSHIP = Path("/proc/self/cgroup")
-"""The process's control groups. A line for each hierarchy: number, controllers, path of the group."""
 
 
 def available() -> int:
@@ -35,23 +33,14 @@ def _of_groups() -> Iterator[int]:
 
     Cached files that the kernel can drop do not count as used.
     """
-    lines = MEMBERSHIP.read_text().splitlines() if MEMBERSHIP.is_file() else []
-    for _, controllers, path in (line.split(":", 2) for line in lines):
-        if not controllers:  # version 2
-            base, limit, used, droppable = GROUPS, "memory.max", "memory.current", "inactive_file"
-        elif "memory" in controllers.split(","):
-            base, limit = GROUPS / "memory", "memory.limit_in_bytes"
-            used, droppable = "memory.usage_in_bytes", "total_inactive_file"
-        else:
-            continue
-        own = base / path.lstrip("/")
-        for group in (own, *own.parents):
-            if group.is_relative_to(base) and (most := _number(group / limit)) is not None:
-                stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-                yield most - (_number(group / used) or 0) + int(stat.get(droppable, 0))
+    for group, is_second in groups("memory"):
+        limit, used, droppable = _SECOND if is_second else _FIRST
+        if (most := text_of(group / limit)) != "max":
+            stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+            now = text_of(group / used)
+            yield int(most) - (0 if now == "max" else int(now)) + int(stat.get(droppable, 0))
 
 
-def _number(file: Path) -> int | None:
-    """The number in `file`; None if there is no such file, or its text is `max`: no limit."""
-    text = file.read_text().strip() if file.is_file() else "max"
-    return None if text == "max" else int(text)
+_FIRST = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+_SECOND = "memory.max", "memory.current", "inactive_file"
+"""Files with a group's limit and use, and the name of what can be dropped in `memory.stat`, by version."""

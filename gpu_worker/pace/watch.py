@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from gpu_worker.kernels.cpu import build
 from gpu_worker.kernels.reference.kept import KeptWeights
-from gpu_worker.machine.cores import usable
+from gpu_worker.machine.cores import granted
 from gpu_worker.machine.rates import Rates
 from gpu_worker.models.config import ModelConfig
 from gpu_worker.models.work import ITEM_BYTES, Work, is_known, work
@@ -89,7 +89,7 @@ def line(slow: Slow, hints: Sequence[str] = ()) -> str:
 def _hints(settings: WorkerSettings, arithmetic: str) -> list[str]:
     """What the settings have to do with slow steps."""
     found = []
-    threads, cores = settings.thread_count, len(usable())
+    threads, cores = settings.thread_count, granted()
     if threads != cores:
         found.append(f"QUIRE_THREADS: {threads} threads, {cores} cores")
     best = build.supported()[0]

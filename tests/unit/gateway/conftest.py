@@ -200,6 +200,7 @@ class Gateway:
     backend: FakeBackend
     http: httpx.AsyncClient
     scheduler: FakeInside
+    clients: list[openai.AsyncOpenAI] = field(default_factory=list)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -208,7 +209,10 @@ class Gateway:
         return url.host, url.port
 
     def openai(self) -> openai.AsyncOpenAI:
-        return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0)
+        """A client that the fixture closes. One that is not closed logs an error when it is collected, in
+        whatever test that is."""
+        self.clients.append(openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0))
+        return self.clients[-1]
 
     async def events(self, path: str, **body: Any) -> list[str]:
         """The server-sent events of a streamed answer, without their framing."""
@@ -324,4 +328,7 @@ async def gateway(
     async with serving(app) as server:
         url = f"http://127.0.0.1:{server.port}"
         async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False, headers=JSON) as http:
-            yield Gateway(url, app, tokenizer, backend, http, scheduler)
+            running = Gateway(url, app, tokenizer, backend, http, scheduler)
+            yield running
+            for client in running.clients:
+                await client.close()

@@ -1,10 +1,12 @@
 """Cores, also on systems that do not tell which of them a process may use."""
 
 import os
+from pathlib import Path
 
 import pytest
 
-from gpu_worker.machine.cores import restrict_to, usable
+from gpu_worker.machine import control_groups, cores
+from gpu_worker.machine.cores import granted, restrict_to, usable
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system restricts no process to cores")
@@ -22,3 +24,29 @@ def test_a_system_without_affinities_has_them_all(monkeypatch: pytest.MonkeyPatc
     monkeypatch.delattr(os, "sched_setaffinity", raising=False)
     restrict_to([0])
     assert usable() == list(range(os.cpu_count() or 1))
+
+
+@pytest.mark.parametrize(
+    ("membership", "files", "threads"),
+    [
+        ("", {}, 8),
+        ("0::/", {"cpu.max": "max 100000"}, 8),
+        ("0::/", {"cpu.max": "400000 100000"}, 4),
+        ("0::/outer/inner", {"outer/cpu.max": "250000 100000", "outer/inner/cpu.max": "max 100000"}, 2),
+        ("0::/", {"cpu.max": "50000 100000"}, 1),
+        ("0::/", {"cpu.max": "1600000 100000"}, 8),
+        ("3:cpu,cpuacct:/outside", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
+        ("3:cpu,cpuacct:/outside", {"cpu/cpu.cfs_quota_us": "300000", "cpu/cpu.cfs_period_us": "100000"}, 3),
+        ("3:cpuset:/\n2:memory:/", {"cpu/cpu.cfs_quota_us": "300000", "cpu/cpu.cfs_period_us": "100000"}, 8),
+    ],
+)
+def test_a_container_has_as_many_threads_as_it_is_granted_processors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, membership: str, files: dict[str, str], threads: int
+) -> None:
+    monkeypatch.setattr(cores, "usable", lambda: list(range(8)))
+    monkeypatch.setattr(control_groups, "GROUPS", tmp_path)
+    monkeypatch.setattr(control_groups, "MEMBERSHIP", tmp_path / "membership")
+    for name, text in {"membership": membership, **files}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"{text}\n" if text else "")
+    assert granted() == threads

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_worker.machine import main_memory
+from gpu_worker.machine import control_groups, main_memory
 
 GIB = 2**30
 
@@ -15,8 +15,8 @@ OF_MACHINE = main_memory._of_machine
 
 @pytest.fixture(autouse=True)
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(main_memory, "GROUPS", tmp_path)
-    monkeypatch.setattr(main_memory, "MEMBERSHIP", tmp_path / "membership")
+    monkeypatch.setattr(control_groups, "GROUPS", tmp_path)
+    monkeypatch.setattr(control_groups, "MEMBERSHIP", tmp_path / "membership")
     monkeypatch.setattr(main_memory, "_of_machine", lambda: 100 * GIB)
     return tmp_path
 

@@ -38,7 +38,7 @@ def test_the_line() -> None:
 
 def test_settings_that_make_steps_slow_are_named(settings, monkeypatch) -> None:
     best = build.supported()[0]
-    monkeypatch.setattr(watch, "usable", lambda: list(range(8)))
+    monkeypatch.setattr(watch, "granted", lambda: 8)
     assert watch._hints(settings(threads=8), f"{best} oneDNN") == []
     assert watch._hints(settings(threads=2), best) == ["QUIRE_THREADS: 2 threads, 8 cores"]
     (named,) = watch._hints(settings(threads=8), "torch AVX2")
