@@ -15,7 +15,6 @@ scheduler lets no row sample before, so no step waits for the thread; one that c
 """
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -34,13 +33,14 @@ from torch import Tensor
 from gpu_worker.arrays import Int32s
 from gpu_worker.errors import PlanError
 from gpu_worker.kernels.sampling import Allowed
+from gpu_worker.machine.cores import granted
 from gpu_worker.sampling.positions import SamplePositions
 from gpu_worker.sampling.tokens_read import TokensRead, read_tokens
 from ops.runtime.grammars import GrammarError, LimitError, Vocabulary, fault_of, lower_priority
 from proto.sampling_pb2 import Grammar
 from proto.worker_pb2 import NewGrammar, NewSlot
 
-THREADS = max(1, min(8, (os.cpu_count() or 1) // 2))
+THREADS = max(1, min(8, granted() // 2))
 """Of the masks of one step."""
 MOST_FORCED = 64
 """Tokens of a run that is reported at most."""

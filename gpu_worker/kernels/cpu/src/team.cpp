@@ -25,7 +25,8 @@ inline void pause() {
 #endif
 }
 
-// Number of the last call of `team_run`, which other threads wait for, and the number of threads that sleep.
+// What other threads wait for: `number` is odd while the caller of `team_run` computes, and another one in each call.
+// `asleep`: the number of threads that sleep.
 struct alignas(64) Turn {
     std::atomic<uint32_t> number{0};
     std::atomic<int> asleep{0};
@@ -34,7 +35,8 @@ struct alignas(64) Turn {
 struct Team {
     int size = 1;
     Turn turn;
-    alignas(64) std::atomic<int> busy{0};
+    // The number of other threads that may be at `body`.
+    alignas(64) std::atomic<int> inside{0};
     Body body = nullptr;
     void* context = nullptr;
 };
@@ -42,24 +44,28 @@ struct Team {
 Team team;
 
 uint32_t await_turn(uint32_t seen) {
+    const auto is_new = [seen](uint32_t now) { return now % 2 == 1 && now != seen; };
     for (int spin = 0; spin < spins; ++spin) {
         const uint32_t now = team.turn.number.load(std::memory_order_acquire);
-        if (now != seen) return now;
+        if (is_new(now)) return now;
         pause();
     }
     team.turn.asleep.fetch_add(1);
     uint32_t now;
-    while ((now = team.turn.number.load()) == seen) team.turn.number.wait(seen);
+    while (!is_new(now = team.turn.number.load())) team.turn.number.wait(now);
     team.turn.asleep.fetch_sub(1);
     return now;
 }
 
+// A thread says that it is inside, and then looks whether the turn is still on. The caller says that the turn is over,
+// and then looks whether a thread is inside. All four are sequentially consistent, so that one of both sees the other.
 void serve(int thread) {
     uint32_t seen = 0;
     for (;;) {
         seen = await_turn(seen);
-        team.body(team.context, thread);
-        team.busy.fetch_sub(1, std::memory_order_release);
+        team.inside.fetch_add(1);
+        if (team.turn.number.load() == seen) team.body(team.context, thread);
+        team.inside.fetch_sub(1, std::memory_order_release);
     }
 }
 
@@ -80,11 +86,11 @@ void team_run(Body body, void* context) {
     if (team.size == 1) return body(context, 0);
     team.body = body;
     team.context = context;
-    team.busy.store(team.size - 1, std::memory_order_relaxed);
     team.turn.number.fetch_add(1);
     if (team.turn.asleep.load()) team.turn.number.notify_all();
     body(context, 0);
-    for (int spin = 0; team.busy.load(std::memory_order_acquire); ++spin) {
+    team.turn.number.fetch_add(1);
+    for (int spin = 0; team.inside.load(); ++spin) {
         if (spin < SPINS) {
             pause();
         } else {

@@ -3,7 +3,7 @@
 // A step is some hundred short kernels one after the other, so idle threads first spin and only then sleep.
 // Each thread begins with a range of tasks of its own, in order, so that it reads memory from the beginning to the end.
 // Then it takes tasks from the ranges of other threads: a thread that shares its core with other services computes
-// fewer tasks, and the others do not wait for it.
+// fewer tasks, or none, and the others do not wait for it, but for a task that it is at.
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,8 @@ constexpr int MAX_THREADS = 256;
 // Number of threads of the team, the caller included.
 int team_size();
 
-// Run `body` once on every thread of the team, the caller included. Returns when all are done. Calls must not overlap.
+// Run `body` on the caller, and on each other thread of the team that comes to it meanwhile. Returns when all that have
+// begun are done. Calls must not overlap.
 void team_run(Body body, void* context);
 
 // What a thread has while it computes tasks that need nothing.
