@@ -106,20 +106,24 @@ class Multiplied(Tensor):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         given = kwargs or {}
-        if function is functional.linear and isinstance(args[1], cls):
-            return _multiplied(*args, **given)
-        if function is functional.embedding and isinstance(args[1], cls) and args[1].product is not None:
-            return args[1].product.rows(args[0].flatten()).view(*args[0].shape, -1)
+        if len(args) > 1 and isinstance(args[1], cls):
+            if function is functional.linear:
+                return _multiplied(*args, **given)
+            if function is functional.embedding and args[1].product is not None:
+                return args[1].product.rows(args[0].flatten()).view(*args[0].shape, -1)
         with torch._C.DisableTorchFunctionSubclass():
-            converted = function(*args, **given)
-            if function in _CONVERSIONS and converted.dtype == torch.float32 != args[0].dtype:
-                if args[0].wide is None:
-                    args[0].wide = cls.of(converted, args[0].kernels)
-                return args[0].wide
-        return converted
+            result = function(*args, **given)
+            if function not in _CONVERSIONS or not isinstance(result, Tensor):
+                return result
+            if result.dtype != torch.float32 or args[0].dtype == torch.float32:
+                return result
+            if args[0].wide is None:
+                args[0].wide = cls.of(result, args[0].kernels)
+            return args[0].wide
 
 
 _CONVERSIONS = (Tensor.float, Tensor.type, Tensor.to)
+"""`Tensor.type` without arguments returns text."""
 
 
 def _multiplied(hidden: Tensor, weight: Multiplied, bias: Tensor | None = None) -> Tensor:
