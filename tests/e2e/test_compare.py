@@ -4,9 +4,11 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from ops.runtime.settings import SHIPPED_MODEL
@@ -41,6 +43,27 @@ def compared(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) -
     assert (folder / "compare.json").exists(), done.stderr
     results: dict[str, Any] = json.loads((folder / "compare.json").read_text())["results"]
     return results | {"status": done.returncode, "printed": done.stdout, "folder": str(folder)}
+
+
+def test_who_is_asked_to_end_leaves_no_competitor(tmp_path: Path) -> None:
+    """They rest stopped, so that none would end by itself."""
+    start = f"late={sys.executable} -c 'import time; time.sleep(300)' {tmp_path}"
+    command = (sys.executable, "-m", "ops.cli.main", "bench", "compare", "--without-transformers")
+    own = subprocess.Popen([*command, "--dtype", "float32", "--start", start])
+    try:
+
+        def begun() -> list[psutil.Process]:
+            every = psutil.Process(own.pid).children(recursive=True)
+            return [one for one in every if str(tmp_path) in one.cmdline()]
+
+        while not (late := begun()):
+            assert own.poll() is None
+            time.sleep(0.1)
+        own.terminate()
+        assert own.wait(60) == 143
+        assert not late[0].is_running()
+    finally:
+        own.kill()
 
 
 def test_every_answer_has_the_tokens_that_were_asked_for(compared: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,7 @@ def run(arguments: argparse.Namespace) -> int:
         max(arguments.prompt_lengths) + arguments.output[1],
         arguments.quantization,
     )
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # competitors, which are stopped, end with it
     try:
         found = compare(
             contest,
