@@ -111,19 +111,21 @@ class Multiplied(Tensor):
                 return _multiplied(*args, **given)
             if function is functional.embedding and args[1].product is not None:
                 return args[1].product.rows(args[0].flatten()).view(*args[0].shape, -1)
+        converts = function in (Tensor.type, Tensor.to) and any(
+            each is torch.float32 for each in (*args[1:], *given.values())
+        )
         with torch._C.DisableTorchFunctionSubclass():
-            result = function(*args, **given)
-            if function not in _CONVERSIONS or not isinstance(result, Tensor):
-                return result
-            if result.dtype != torch.float32 or args[0].dtype == torch.float32:
-                return result
-            if args[0].wide is None:
-                args[0].wide = cls.of(result, args[0].kernels)
-            return args[0].wide
+            if (function is Tensor.float or converts) and isinstance(args[0], cls):
+                return args[0]._widened()
+            return function(*args, **given)
 
-
-_CONVERSIONS = (Tensor.float, Tensor.type, Tensor.to)
-"""`Tensor.type` without arguments returns text."""
+    def _widened(self) -> "Multiplied":
+        """The same weight in float32."""
+        if self.dtype == torch.float32:
+            return self
+        if self.wide is None:
+            self.wide = Multiplied.of(self.as_subclass(Tensor).float(), self.kernels)
+        return self.wide
 
 
 def _multiplied(hidden: Tensor, weight: Multiplied, bias: Tensor | None = None) -> Tensor:

@@ -91,6 +91,7 @@ async def soak(quire: Running) -> None:
             await asyncio.sleep(chance.uniform(0, 1.5))
 
     await asyncio.gather(*map(user, range(USERS)), reaper())
+    await client.close()
     print(f"{len(answered)} answers, {len(killed)} deaths")
     assert len(done) == USERS
     assert killed

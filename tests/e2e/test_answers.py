@@ -1,10 +1,12 @@
 """Whole answers through all four processes, with the openai client, held against transformers."""
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import httpx
 import openai
 import pytest
+import pytest_asyncio
 
 from tests.support import oracle
 from tests.support.deployment import SHIPPED_MODEL, Deployment
@@ -23,9 +25,11 @@ def client(deployment: Deployment) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{deployment.url}/v1", api_key="none", max_retries=0, timeout=60)
 
 
-@pytest.fixture
-def async_client(deployment: Deployment) -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(base_url=f"{deployment.url}/v1", api_key="none", max_retries=0, timeout=60)
+@pytest_asyncio.fixture
+async def async_client(deployment: Deployment) -> AsyncIterator[openai.AsyncOpenAI]:
+    url = f"{deployment.url}/v1"
+    async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=60) as client:
+        yield client
 
 
 def test_the_model_is_listed(client: openai.OpenAI) -> None:

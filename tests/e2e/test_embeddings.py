@@ -7,11 +7,13 @@ import re
 import struct
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import openai
 import pytest
+import pytest_asyncio
 import torch
 from torch import Tensor
 
@@ -25,9 +27,11 @@ WAYS = ["mean", "last"]
 torch.set_num_threads(1)  # the worker needs the others
 
 
-@pytest.fixture
-def client(deployment: Deployment) -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(base_url=f"{deployment.url}/v1", api_key="none", max_retries=0, timeout=60)
+@pytest_asyncio.fixture
+async def client(deployment: Deployment) -> AsyncIterator[openai.AsyncOpenAI]:
+    url = f"{deployment.url}/v1"
+    async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=60) as client:
+        yield client
 
 
 @pytest.fixture
