@@ -38,16 +38,26 @@ class Record:
 
 def machine() -> dict[str, Any]:
     """Processor, cores, memory (GiB), system and Python of this machine; its GPUs, if it has any."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     return {
-        "cpu": names[0] if names else platform.processor(),
+        "cpu": processor(Path("/proc/cpuinfo")) or platform.processor(),
         "cores": os.cpu_count(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "system": platform.platform(),
         "python": platform.python_version(),
         **({"gpu": found} if (found := _gpus()) else {}),
     }
+
+
+def processor(described: Path) -> str:
+    """The processor's name, and its generation in numbers, which virtual machines hide in the name."""
+    if not described.exists():
+        return ""
+    lines = [line.split(":", 1) for line in described.read_text().splitlines() if ":" in line]
+    found = {key.strip(): value.strip() for key, value in reversed(lines)}
+    name = found.get("model name", "")
+    if {"cpu family", "model"} <= found.keys():
+        name += f" (family {found['cpu family']}, model {found['model']})"
+    return name
 
 
 def _gpus() -> str:
