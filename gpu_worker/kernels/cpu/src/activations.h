@@ -28,7 +28,7 @@ Quantized quantize_all(const Matrix& matrix, const void* x, int64_t count, int64
     const int64_t stride = padded_stride(words);
     uint32_t* memory = scratch(count * (stride + 1));
     float* scales = reinterpret_cast<float*>(memory + count * stride);
-    parallel_for((count + BLOCK - 1) / BLOCK, [&](int64_t block, int) {
+    prepare((count + BLOCK - 1) / BLOCK, [&](int64_t block, int) {
         for (int64_t row = block * BLOCK; row < (block + 1) * BLOCK && row < count; ++row) {
             uint32_t* to = memory + row * stride;
             scales[row] = quantize<OFFSET>(matrix, x, row, reinterpret_cast<uint8_t*>(to));

@@ -13,14 +13,14 @@ namespace {
 
 // x itself, or its rows in the order of the codes.
 const void* in_order(const Matrix& matrix, const void* x, int64_t rows) {
-    static std::vector<uint32_t> memory;
+    static thread_local std::vector<uint32_t> memory;
     const int32_t* order = matrix.codes->order;
     if (!order) return x;
     const auto gather = [&](const auto* from) {
         using Number = std::remove_const_t<std::remove_pointer_t<decltype(from)>>;
         if (int64_t(memory.size()) < rows * matrix.in) memory.resize(rows * matrix.in);
         auto* to = reinterpret_cast<Number*>(memory.data());
-        parallel_for(rows, [&](int64_t row, int) {
+        prepare(rows, [&](int64_t row, int) {
             for (int64_t at = 0; at < matrix.in; ++at) to[row * matrix.in + at] = from[row * matrix.in + order[at]];
         });
     };

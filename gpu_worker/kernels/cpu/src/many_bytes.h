@@ -89,14 +89,15 @@ struct ManyRows {
 inline uint32_t negative(uint32_t bytes) { return ((~bytes & 0x7F7F7F7F) + 0x01010101) ^ (~bytes & 0x80808080); }
 
 inline ManyRows in_tiles(const Rows& bytes, int64_t words) {
-    static std::vector<uint32_t> memory;
+    static thread_local std::vector<uint32_t> memory;
     if (int64_t(memory.size()) < 2 * words * bytes.count) memory.resize(2 * words * bytes.count);
-    const ManyRows found{bytes.count, (bytes.count + MANY_ROWS - 1) / MANY_ROWS, words, memory.data()};
-    parallel_for(found.tiles, [&](int64_t tile, int) {
+    uint32_t* const numbers = memory.data();
+    const ManyRows found{bytes.count, (bytes.count + MANY_ROWS - 1) / MANY_ROWS, words, numbers};
+    prepare(found.tiles, [&](int64_t tile, int) {
         const int64_t first = found.row(tile), count = found.row(tile + 1) - first;
         for (int64_t row = 0; row < count; ++row) {
             const uint32_t* from = bytes.words + (first + row) * bytes.stride;
-            uint32_t* to = memory.data() + 2 * (words * first + row);
+            uint32_t* to = numbers + 2 * (words * first + row);
             for (int64_t word = 0; word < words; ++word, to += 2 * count) {
                 to[0] = from[word];
                 to[1] = negative(from[word]);

@@ -41,6 +41,11 @@ struct Mixture {
     float limit;
 };
 
+// Rows of some experts that are computed at once: results between their products stay in the cache.
+constexpr int64_t ROWS_AT_ONCE = 1024;
+// Shares of products, for each thread: the last ones keep few threads waiting.
+constexpr int64_t SHARES = 4;
+
 // Memory that stays, as in `scratch`.
 template <class Number>
 Number* at_least(std::vector<Number>& memory, int64_t numbers) {
@@ -83,38 +88,75 @@ void square(const Mixture& mixture, const T* row, T* to) {
     });
 }
 
-// `pairs`: of a token and one of its experts, which are `each` for every token.
+// Pairs of a token and one of its experts, in the order of the experts.
+struct Pairs {
+    const int64_t* starts;  // of each expert's pairs
+    const int64_t* order;   // of each place the pair's number: the token's times `each`, and which of its experts it is
+    const int64_t* places;  // of each token its pairs' places
+};
+
+// `each`: experts of a token.
+Pairs in_order(const int64_t* selected, int64_t tokens, int64_t each, int64_t experts) {
+    static std::vector<int64_t> memory;
+    const int64_t pairs = tokens * each;
+    int64_t* starts = at_least(memory, experts + 2 + tokens + 2 * pairs);
+    int64_t *found = starts + experts + 2, *order = found + tokens, *places = order + pairs;
+    std::fill(starts, order, 0);
+    for (int64_t pair = 0; pair < pairs; ++pair) ++starts[selected[pair] + 2];
+    for (int64_t expert = 0; expert < experts; ++expert) starts[expert + 2] += starts[expert + 1];
+    for (int64_t pair = 0; pair < pairs; ++pair) order[starts[selected[pair] + 1]++] = pair;
+    for (int64_t place = 0; place < pairs; ++place) {
+        const int64_t token = order[place] / each;
+        places[token * each + found[token]++] = place;
+    }
+    return {starts, order, places};
+}
+
+// Call `compute(expert)` for experts from `first` on, up to before `last`, that have pairs. A thread computes a share of an
+// expert's product by itself: waiting for all threads after each product would take longer than a product of a few rows.
+template <class Compute>
+void each_expert(const Pairs& pairs, int64_t first, int64_t last, const Compute& compute) {
+    static std::vector<int64_t> memory;
+    int64_t *busy = at_least(memory, last - first), count = 0;
+    for (int64_t expert = first; expert < last; ++expert)
+        if (pairs.starts[expert + 1] > pairs.starts[expert]) busy[count++] = expert;
+    if (count == 1) return compute(busy[0]);
+    const int64_t shares = (SHARES * team_size() + count - 1) / std::max<int64_t>(count, 1);
+    parallel_for(count * shares, [&](int64_t task, int) {
+        share = {task % shares, shares};
+        compute(busy[task / shares]);
+        share = {};
+    });
+}
+
 template <class T>
 void mix(const Mixture& mixture, const T* hidden, int64_t tokens, const float* weights, const int64_t* selected,
          int64_t each, float* sums) {
-    static std::vector<int64_t> counting, ordered;
-    static std::vector<T> gathering, between, ends;
-    const int64_t pairs = tokens * each, size = mixture.size, inner = mixture.inner;
-    int64_t* starts = at_least(counting, mixture.count + 2);
-    std::fill(starts, starts + mixture.count + 2, 0);
-    for (int64_t pair = 0; pair < pairs; ++pair) ++starts[selected[pair] + 2];
-    for (int64_t expert = 0; expert < mixture.count; ++expert) starts[expert + 2] += starts[expert + 1];
-    int64_t* order = at_least(ordered, pairs);
-    for (int64_t pair = 0; pair < pairs; ++pair) order[starts[selected[pair] + 1]++] = pair;
-
+    static std::vector<T> between, ends;
+    const int64_t size = mixture.size, inner = mixture.inner;
+    const Pairs pairs = in_order(selected, tokens, each, mixture.count);
     std::fill(sums, sums + tokens * size, 0.0f);
-    for (int64_t number = 0; number < mixture.count; ++number) {
-        const int64_t* own = order + starts[number];
-        const int64_t count = starts[number + 1] - starts[number];
+    for (int64_t first = 0, last = 0; first < mixture.count; first = last) {
+        const int64_t begin = pairs.starts[first];
+        do ++last;
+        while (last < mixture.count && pairs.starts[last + 1] - begin <= ROWS_AT_ONCE);
+        const int64_t count = pairs.starts[last] - begin, width = mixture.experts[first].up.matrix->width;
         if (!count) continue;
-        const Expert& expert = mixture.experts[number];
-        const T* x = hidden + own[0] / each * size;
-        if (count > 1) {
-            T* rows = at_least(gathering, count * size);
-            for (int64_t row = 0; row < count; ++row)
-                std::memcpy(rows + row * size, hidden + own[row] / each * size, size * sizeof(T));
-            x = rows;
-        }
-        const int64_t width = expert.up.matrix->width;
-        T* found = at_least(between, count * width);
-        expert.up.multiply(expert.up.matrix, x, count, found, 0);
+        T *found = at_least(between, count * (width + inner)), *results = at_least(ends, count * size);
+        each_expert(pairs, first, last, [&](int64_t number) {
+            static thread_local std::vector<T> gathering;
+            const Weights& up = mixture.experts[number].up;
+            const int64_t *own = pairs.order + pairs.starts[number], rows = pairs.order + pairs.starts[number + 1] - own;
+            const T* x = hidden + own[0] / each * size;
+            if (rows > 1) {
+                T* to = at_least(gathering, rows * size);
+                for (int64_t row = 0; row < rows; ++row) std::copy_n(hidden + own[row] / each * size, size, to + row * size);
+                x = to;
+            }
+            up.multiply(up.matrix, x, rows, found + (pairs.starts[number] - begin) * width, 0);
+        });
         if (mixture.between != Between::gated) {
-            T* activated = at_least(gathering, count * inner);
+            T* activated = found + count * width;
             parallel_for(count, [&](int64_t row, int) {
                 if (mixture.between == Between::clamped)
                     clamp(mixture, found + row * width, activated + row * inner);
@@ -123,13 +165,19 @@ void mix(const Mixture& mixture, const T* hidden, int64_t tokens, const float* w
             });
             found = activated;
         }
-        T* results = at_least(ends, count * size);
-        expert.down.multiply(expert.down.matrix, found, count, results, 0);
-        parallel_for(count, [&](int64_t row, int) {
-            float* to = sums + own[row] / each * size;
-            const float weight = weights[own[row]];
-            each_vector(results + row * size, size,
-                        [&](int64_t at, f32x16 result, int64_t some) { put(to + at, result * weight, some, true); });
+        each_expert(pairs, first, last, [&](int64_t number) {
+            const Weights& down = mixture.experts[number].down;
+            const int64_t row = pairs.starts[number] - begin, rows = pairs.starts[number + 1] - pairs.starts[number];
+            down.multiply(down.matrix, found + row * inner, rows, results + row * size, 0);
+        });
+        parallel_for(tokens, [&](int64_t token, int) {
+            for (const int64_t* place = pairs.places + token * each; place < pairs.places + (token + 1) * each; ++place) {
+                if (*place < begin || *place >= begin + count) continue;
+                const float weight = weights[pairs.order[*place]];
+                float* to = sums + token * size;
+                each_vector(results + (*place - begin) * size, size,
+                            [&](int64_t at, f32x16 result, int64_t some) { put(to + at, result * weight, some, true); });
+            }
         });
     }
 }

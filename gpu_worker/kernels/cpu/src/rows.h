@@ -17,9 +17,9 @@ struct Rows {
     int64_t stride;
 };
 
-// Memory for one product, valid until the next call. Calls must not overlap.
+// Memory for one product of this thread, valid until its next call.
 inline uint32_t* scratch(int64_t words) {
-    static std::vector<uint32_t> memory;
+    static thread_local std::vector<uint32_t> memory;
     if (int64_t(memory.size()) < words) memory.resize(words);
     return memory.data();
 }
@@ -38,7 +38,7 @@ inline Rows in_words(const void* x, int64_t count, int64_t bytes) {
     if (bytes % 4 == 0 && !crowded) return {static_cast<const uint32_t*>(x), count, words};
     const int64_t stride = padded_stride(words);
     uint32_t* copy = scratch(count * stride);
-    parallel_for((count + BLOCK - 1) / BLOCK, [&](int64_t block, int) {
+    prepare((count + BLOCK - 1) / BLOCK, [&](int64_t block, int) {
         for (int64_t row = block * BLOCK; row < (block + 1) * BLOCK && row < count; ++row) {
             copy[row * stride + words - 1] = 0;
             std::memcpy(copy + row * stride, static_cast<const uint8_t*>(x) + row * bytes, bytes);
@@ -52,7 +52,7 @@ inline Rows widened(const bf16* x, int64_t count, int64_t size) {
     constexpr int64_t BLOCK = 16;
     const int64_t stride = padded_stride(size + 1);
     uint32_t* copy = scratch(count * stride);
-    parallel_for((count + BLOCK - 1) / BLOCK, [&](int64_t block, int) {
+    prepare((count + BLOCK - 1) / BLOCK, [&](int64_t block, int) {
         for (int64_t row = block * BLOCK; row < (block + 1) * BLOCK && row < count; ++row) {
             float* to = reinterpret_cast<float*>(copy + row * stride);
             to_floats(x + row * size, size, to);

@@ -26,8 +26,16 @@ void team_run(Body body, void* context);
 // What a thread has while it computes tasks that need nothing.
 struct Nothing {};
 
+// The share of kernels that this thread computes by itself, while other threads compute others: of all tasks the part
+// `number` of `of` parts; or nothing, where the team computes together.
+struct Share {
+    int64_t number = 0, of = 0;
+};
+inline thread_local Share share;
+
 // Call `task(number, thread)` for each number from 0 to `tasks` - 1, on any thread. Returns when all are done. With
-// another type than Nothing each thread has an object of it meanwhile, the tasks' third argument.
+// another type than Nothing each thread has an object of it meanwhile, the tasks' third argument. A thread that has a share
+// of the tasks calls these, and returns.
 template <class Own = Nothing, class Task>
 void parallel_for(int64_t tasks, const Task& task) {
     const auto with = [](const Task& task, int64_t number, int thread, [[maybe_unused]] Own& own) {
@@ -36,9 +44,10 @@ void parallel_for(int64_t tasks, const Task& task) {
         else
             task(number, thread, own);
     };
-    if (tasks <= 1 || team_size() == 1) {
+    if (tasks <= 1 || team_size() == 1 || share.of) {
         Own own;
-        for (int64_t number = 0; number < tasks; ++number) with(task, number, 0, own);
+        const int64_t parts = share.of ? share.of : 1, end = (share.number + 1) * tasks / parts;
+        for (int64_t number = share.number * tasks / parts; number < end; ++number) with(task, number, 0, own);
         return;
     }
     struct alignas(64) Range {
@@ -71,6 +80,13 @@ void parallel_for(int64_t tasks, const Task& task) {
             }
         },
         &shared);
+}
+
+// As `parallel_for`, but a thread that has a share of the tasks that follow calls all of these: they prepare what it needs.
+template <class Task>
+void prepare(int64_t tasks, const Task& task) {
+    if (!share.of) return parallel_for(tasks, task);
+    for (int64_t number = 0; number < tasks; ++number) task(number, 0);
 }
 
 }  // namespace quire

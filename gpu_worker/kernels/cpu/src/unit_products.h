@@ -35,7 +35,7 @@ inline UnitRows in_steps(const void* x, int64_t count, int64_t bytes) {
     auto* memory = reinterpret_cast<uint8_t*>(scratch(rows.tiles() * rows.tile + STEP_WORDS));
     auto* copy = reinterpret_cast<uint32_t*>(memory + (-reinterpret_cast<uintptr_t>(memory) & (BYTES - 1)));
     rows.words = copy;
-    parallel_for((count + REGISTER_ROWS - 1) / REGISTER_ROWS, [&](int64_t block, int) {
+    prepare((count + REGISTER_ROWS - 1) / REGISTER_ROWS, [&](int64_t block, int) {
         for (int64_t row = block * REGISTER_ROWS; row < (block + 1) * REGISTER_ROWS && row < count; ++row) {
             const uint8_t* from = static_cast<const uint8_t*>(x) + row * bytes;
             uint32_t* to = copy + row / MOST_ROWS * rows.tile + row % MOST_ROWS * rows.row;
@@ -124,8 +124,9 @@ void for_each_tile_of_units(const Matrix& matrix, const Output& output, const Un
     const int64_t tiles = x.tiles(), parts = (tiles + PART_TILES - 1) / PART_TILES;
     const bool alone = tiles == 1;
     const int64_t spans = alone ? 1 : (steps + PART_STEPS - 1) / PART_STEPS;
-    static std::vector<Tile<Sum>> memory;
+    static thread_local std::vector<Tile<Sum>> memory;
     if (spans > 1 && int64_t(memory.size()) < count * PART_TILES) memory.resize(count * PART_TILES);
+    Tile<Sum>* const kept = memory.data();
     for (int64_t number = 0; number < parts * spans; ++number) {
         const int64_t part = number / spans, span = number % spans;
         const int64_t first = part * tiles / parts, last = (part + 1) * tiles / parts;
@@ -133,7 +134,7 @@ void for_each_tile_of_units(const Matrix& matrix, const Output& output, const Un
         parallel_for<MatrixUnits>(count, [&](int64_t panel, int, MatrixUnits& units) {
             const uint32_t* weights = panels + panel * size;
             Tile<Sum> own[PART_TILES];
-            Tile<Sum>* sums = spans == 1 ? own : memory.data() + panel * PART_TILES;
+            Tile<Sum>* sums = spans == 1 ? own : kept + panel * PART_TILES;
             alignas(64) uint32_t rest[STEP];
             if (end > whole) std::fill(std::copy(weights + whole * STEP, weights + size, rest), rest + STEP, 0);
             const int64_t chunks = alone ? 1 : (end - begin + CHUNK_STEPS - 1) / CHUNK_STEPS;
