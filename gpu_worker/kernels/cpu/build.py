@@ -37,11 +37,11 @@ _AVX512 = (
 
 _AVX2 = ("-mavx2", "-mfma", "-mf16c")
 
-_AVX512_BF16 = (*_AVX512, "-mavx512vnni", "-mavx512bf16")
+_AVX512_BF16 = (*_AVX512, "-mavx512vnni", "-mavx512vbmi", "-mavx512bf16")
 
 SETS_OF: dict[str, dict[str, tuple[str, ...]]] = {
     "x86_64": {
-        "amx": (*_AVX512_BF16, "-mavx512vbmi", "-mamx-tile", "-mamx-bf16", "-mamx-int8"),
+        "amx": (*_AVX512_BF16, "-mamx-tile", "-mamx-bf16", "-mamx-int8"),
         "avx512_bf16": _AVX512_BF16,
         "avx512_vnni": (*_AVX512, "-mavx512vnni"),
         "avx512": _AVX512,
@@ -60,9 +60,9 @@ MACHINE = {"arm64": "aarch64", "AMD64": "x86_64"}.get(platform.machine(), platfo
 INSTRUCTION_SETS = SETS_OF.get(MACHINE, {"portable": ()})
 
 _AVX512_NEEDS = {"avx512f", "avx512bw", "avx512vl", "avx512dq", "fma", "f16c"}
-_AVX512_BF16_NEEDS = _AVX512_NEEDS | {"avx512_vnni", "avx512_bf16"}
+_AVX512_BF16_NEEDS = _AVX512_NEEDS | {"avx512_vnni", "avx512vbmi", "avx512_bf16"}
 _NEEDS = {
-    "amx": _AVX512_BF16_NEEDS | {"avx512vbmi", "amx_tile", "amx_bf16", "amx_int8"},
+    "amx": _AVX512_BF16_NEEDS | {"amx_tile", "amx_bf16", "amx_int8"},
     "avx512_bf16": _AVX512_BF16_NEEDS,
     "avx512_vnni": _AVX512_NEEDS | {"avx512_vnni"},
     "avx512": _AVX512_NEEDS,

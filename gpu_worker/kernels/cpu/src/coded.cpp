@@ -3,9 +3,9 @@
 //     weight  =  value(code) * scale + shift
 //
 // Where the values are whole numbers, or halves of them, products are of bytes (coded_bytes.h), otherwise of float32
-// (coded_floats.h).
+// (coded_floats.h), or those of fp8 of bfloat16 (coded_bfloat16.h).
+#include "coded_bfloat16.h"
 #include "coded_bytes.h"
-#include "coded_floats.h"
 #include "tape.h"
 
 namespace quire {
@@ -107,9 +107,11 @@ EXPORTED void quire_coded(const quire::Matrix* matrix, const void* x, int64_t ro
     by_kind(
         *matrix->codes, [&](const auto& code) { multiply_bytes(*matrix, code, x, rows, output); },
         [&](const auto& values) {
+            [[maybe_unused]] constexpr bool fp8 = std::is_same_v<std::decay_t<decltype(values)>, Fp8>;
 #if QUIRE_MATRIX_UNITS
-            if constexpr (std::is_same_v<std::decay_t<decltype(values)>, Fp8>)
-                if (units_fit(*matrix)) return multiply_by_units(*matrix, in_steps(x, rows, matrix->row_bytes()), output);
+            if (fp8 && fits_units(*matrix)) return multiply_by_units(*matrix, in_steps(x, rows, matrix->row_bytes()), output);
+#elif QUIRE_PAIRS
+            if (fp8 && fits_pairs(*matrix)) return multiply_pairs(*matrix, in_words(x, rows, matrix->row_bytes()), output);
 #endif
             multiply_floats(*matrix, values, floats_of(*matrix, x, rows), output);
         });

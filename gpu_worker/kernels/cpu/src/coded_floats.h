@@ -10,10 +10,7 @@
 // The sums are the same, bit by bit.
 #pragma once
 
-#include <bit>
-
 #include "codes.h"
-#include "unit_products.h"
 
 namespace quire {
 namespace {
@@ -117,9 +114,9 @@ using Part = void (*)(const uint32_t*, int64_t, const uint32_t*, int64_t, bool, 
 template <class Values>
 using Few = void (*)(const Matrix&, const Values&, int64_t, const Rows&, Tile<f32x16>&);
 
-template <int... BEFORE>
+template <class Dot, int... BEFORE>
 constexpr std::array<Part, TILE_ROWS> parts_of(std::integer_sequence<int, BEFORE...>) {
-    return {Words<Float32>::multiply_part<BEFORE + 1>...};
+    return {Words<Dot>::template multiply_part<BEFORE + 1>...};
 }
 template <class Values, int... BEFORE>
 constexpr std::array<Few<Values>, BOTH_HALVES> few_of(std::integer_sequence<int, BEFORE...>) {
@@ -127,7 +124,7 @@ constexpr std::array<Few<Values>, BOTH_HALVES> few_of(std::integer_sequence<int,
 }
 
 // The products of 1, 2, .. rows with a part of a panel, and with a whole panel of codes.
-constexpr auto MULTIPLY_PART = parts_of(std::make_integer_sequence<int, TILE_ROWS>());
+constexpr auto MULTIPLY_PART = parts_of<Float32>(std::make_integer_sequence<int, TILE_ROWS>());
 template <class Values>
 constexpr auto MULTIPLY_FEW = few_of<Values>(std::make_integer_sequence<int, BOTH_HALVES>());
 
@@ -170,132 +167,6 @@ void multiply_floats(const Matrix& matrix, const Values& values, const Rows& x, 
         }
     });
 }
-
-#if QUIRE_MATRIX_UNITS
-
-// Inputs of a part that becomes bfloat16, which holds any fp8: a part of 16 KiB.
-constexpr int64_t UNIT_INPUTS = 256;
-constexpr int64_t STEP_INPUTS = 2 * STEP_WORDS;
-
-// Whether matrix units multiply codes of fp8: the sums of a group are multiplied by its scale, whole steps of inputs or all.
-inline bool units_fit(const Matrix& matrix) {
-    const Codes& codes = *matrix.codes;
-    const bool whole = codes.size % STEP_INPUTS == 0 && UNIT_INPUTS % codes.size == 0;
-    return matrix.type == Type::bfloat16 && !codes.shifts && (whole || codes.groups(matrix.in) == 1);
-}
-
-// Inputs `begin` to `end` - 1 of a panel as words of bfloat16, divided by FACTOR; what comes after the last input is zero.
-inline void to_bfloat16(const Matrix& matrix, int64_t panel, int64_t begin, int64_t end, uint32_t* to) {
-    // A number has the code's sign, exponent and fraction. Codes without exponent are whole multiples of the smallest one.
-    alignas(64) static constexpr auto SMALL = [] {
-        std::array<uint16_t, 2 * LANES> numbers{};
-        for (int number = 0; number < 8; ++number)
-            numbers[number] = uint16_t(std::bit_cast<uint32_t>(number * 0x1p-9f / Fp8::FACTOR) >> 16);
-        return numbers;
-    }();
-    alignas(64) static constexpr auto PLACES = [] {  // both bytes of 16 bits are one code: an input's, and then the next one's
-        std::array<std::array<uint8_t, 4 * LANES>, 2> places{};
-        for (int half = 0; half < 2; ++half)
-            for (int at = 0; at < 4 * LANES; ++at) places[half][at] = uint8_t(at / 2 % 2 * COLUMNS + half * LANES + at / 4);
-        return places;
-    }();
-    const __m512i table = _mm512_load_si512(SMALL.data()), sign = _mm512_set1_epi16(int16_t(0x8000));
-    const __m512i exponent = _mm512_set1_epi16(0x7800), exponents = _mm512_set1_epi8(0x78);
-    const __m512i bits = _mm512_set1_epi16(0x07F0), bias = _mm512_set1_epi16((127 - 7 - 8) << 7);
-    const __m512i left = _mm512_load_si512(PLACES[0].data()), right = _mm512_load_si512(PLACES[1].data());
-    const auto write_half = [&](__m512i codes, __m512i places, bool small, uint32_t* to) __attribute__((always_inline)) {
-        const __m512i twice = _mm512_permutexvar_epi8(places, codes);
-        __m512i number = _mm512_ternarylogic_epi64(_mm512_srli_epi16(twice, 4), bits, bias, 0xEA);  // (first & second) | third
-        if (small) number = _mm512_mask_permutexvar_epi16(number, _mm512_testn_epi16_mask(twice, exponent), twice, table);
-        _mm512_storeu_si512(to, _mm512_ternarylogic_epi64(twice, sign, number, 0xEA));
-    };
-    const auto write = [&](__m512i codes, uint32_t* to) __attribute__((always_inline)) {
-        const auto both = [&](bool small) __attribute__((always_inline)) {
-            write_half(codes, left, small, to);
-            write_half(codes, right, small, to + LANES);
-        };
-        // Few codes have no exponent: most often none of these.
-        __builtin_expect(_mm512_testn_epi8_mask(codes, exponents) == 0, 1) ? both(false) : both(true);
-    };
-    const uint8_t* from = reinterpret_cast<const uint8_t*>(matrix.panels) + (panel * matrix.in + begin) * COLUMNS;
-    uint32_t* const stop = to + (end - begin) / 2 * COLUMNS;
-    for (const uint32_t* last = to + (std::min(end, matrix.in) - begin) / 2 * COLUMNS; to < last; to += COLUMNS, from += 2 * COLUMNS) {
-        __builtin_prefetch(from + sizeof(uint32_t) * AHEAD);
-        const __m512i codes = _mm512_loadu_si512(from);
-        write(codes, to);
-    }
-    if (to < stop && matrix.in % 2) {
-        const __m512i codes = _mm512_zextsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
-        write(codes, to);
-        to += COLUMNS;
-    }
-    std::fill(to, stop, 0);
-}
-
-// Add sums of a group times its scales to `total`, or to 0 if it `begins` with them.
-inline void add_scaled(const Tile<f32x16>& sums, int rows, const Group& group, bool begins, Tile<f32x16>& total) {
-    for (int row = 0; row < rows; ++row)
-#pragma GCC unroll 2
-        for (int half = 0; half < 2; ++half) {
-            const f32x16 before = begins ? f32x16{} : total.sums[row][half];
-            total.sums[row][half] = before + sums.sums[row][half] * group.scales[half];
-        }
-}
-
-// As `multiply_floats`: any number of rows, so that a row has the same bits beside any others.
-inline void multiply_by_units(const Matrix& matrix, const UnitRows& x, const Output& output) {
-    constexpr int64_t MOST_TILES = 8;
-    const int64_t tiles = x.tiles(), parts = (tiles + MOST_TILES - 1) / MOST_TILES, count = matrix.count();
-    const bool one_group = matrix.codes->groups(matrix.in) == 1;
-    const int64_t all = (matrix.in + STEP_INPUTS - 1) / STEP_INPUTS * STEP_INPUTS;
-    const int64_t each = (one_group ? UNIT_INPUTS : matrix.codes->size) / STEP_INPUTS;
-    parallel_for<MatrixUnits>(parts * count, [&](int64_t task, int, MatrixUnits& units) {
-        const int64_t panel = task % count, first = task / count * tiles / parts, last = (task / count + 1) * tiles / parts;
-        Tile<f32x16> totals[MOST_TILES], found;
-        alignas(64) uint32_t weights[UNIT_INPUTS / 2 * COLUMNS];
-        Group scales[UNIT_INPUTS / STEP_INPUTS];
-        GroupReader groups(matrix, panel, 0, Fp8::FACTOR);
-        if (one_group) scales[0] = groups.next();
-        for (int64_t begin = 0; begin < all; begin += UNIT_INPUTS) {
-            const int64_t end = std::min(begin + UNIT_INPUTS, all), steps = (end - begin) / STEP_INPUTS;
-            for (int64_t step = 0; !one_group && step < steps; step += each) scales[step / each] = groups.next();
-            for (int64_t tile = first; tile < last; ++tile) {
-                const int rows = x.rows_of(tile);
-                units.shape(shapes_of(rows));
-                const uint32_t* numbers = x.words + tile * x.tile + begin / STEP_INPUTS * x.step;
-                Tile<f32x16>& total = totals[tile - first];
-                const auto compute = [&](auto both) {
-                    const UnitTile<UnitBFloat16, decltype(both)::value> product(x, rows);
-                    const auto multiply = [&](int64_t step, int64_t count) {  // steps of a group
-                        if (step % each == 0) one_group && begin ? product.load(total) : product.clear();
-                        const uint32_t* now = weights + step * STEP;
-                        product.template multiply<0>(numbers + step * x.step, now, count, now);
-                        if ((step + count) % each && step + count < steps) return;
-                        product.store(one_group ? total : found);
-                        if (!one_group) add_scaled(found, rows, scales[step / each], begin + step - step % each == 0, total);
-                    };
-                    if (tile > first) {
-                        for (int64_t step = 0; step < steps; step += each) multiply(step, std::min(each, steps - step));
-                        return;
-                    }
-                    // A step becomes bfloat16 while the units multiply the one before.
-                    for (int64_t step = 0; step <= steps; ++step) {
-                        const int64_t at = begin + step * STEP_INPUTS;
-                        if (step < steps) to_bfloat16(matrix, panel, at, at + STEP_INPUTS, weights + step * STEP);
-                        if (step) multiply(step - 1, 1);
-                    }
-                };
-                rows > REGISTER_ROWS ? compute(std::true_type()) : compute(std::false_type());
-            }
-        }
-        for (int64_t tile = first; tile < last; ++tile) {
-            const int rows = x.rows_of(tile);
-            if (one_group) add_scaled(totals[tile - first], rows, scales[0], true, totals[tile - first]);
-            finish_tile(matrix, output, panel, tile * MOST_ROWS, rows, totals[tile - first]);
-        }
-    });
-}
-#endif
 
 // A dequantized row: `write(input, weight)` for each.
 template <class Values, class Write>

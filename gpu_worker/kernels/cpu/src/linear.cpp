@@ -36,17 +36,12 @@ EXPORTED void quire_linear_rows(const quire::Matrix* matrix, const int64_t* ids,
     });
 }
 
-#if defined(__AVX512BF16__) && !QUIRE_MATRIX_UNITS
-#define QUIRE_PAIRS 1
-static bool pairs = true;
-#endif
-
 // Whether one instruction multiplies pairs of bfloat16, 1 or 0; -1: there is none. `use`: 1 or 0 from now on; negative: as
 // before.
 EXPORTED int quire_bfloat16_pairs([[maybe_unused]] int use) {
 #if QUIRE_PAIRS
-    if (use >= 0) pairs = use;
-    return pairs;
+    if (use >= 0) quire::pairs = use;
+    return quire::pairs;
 #else
     return -1;
 #endif

@@ -63,7 +63,7 @@ struct BFloat16 {
 };
 
 #if defined(__AVX512BF16__)
-// The same by the instruction that multiplies pairs of bfloat16. Some processors take longer for it than for two parts.
+// The same by the instruction that multiplies pairs of bfloat16.
 struct BFloat16Pairs {
     using Sum = f32x16;
     static constexpr int PARTS = 1;
@@ -72,6 +72,12 @@ struct BFloat16Pairs {
         return (Sum)_mm512_dpbf16_ps((__m512)sum, (__m512bh)weights, (__m512bh)x);
     }
 };
+#endif
+
+#if defined(__AVX512BF16__) && !QUIRE_MATRIX_UNITS
+#define QUIRE_PAIRS 1
+// Whether that instruction multiplies: some processors take longer for it than for two parts.
+inline bool pairs = true;
 #endif
 
 // The sums of one panel's columns for each of a tile's rows.
