@@ -150,7 +150,6 @@ struct GroupUnits {
     Group scale;
     const uint32_t* starts;  // of the first row: what sums begin with, if codes are unsigned; otherwise null
     const float* sums;       // of the first row's activations, if there are shifts; otherwise null
-    bool fetches;            // prefetches what comes next
 };
 
 // Add the products of words that were read, those of the halves FIRST to LAST - 1, with COUNT rows from `x` on.
@@ -184,18 +183,17 @@ inline void add_words(const u32x16 (&found)[2][Code::EACH], const uint32_t* x, i
     }
 }
 
-// Add the products of the halves FIRST to LAST - 1 of a group with COUNT rows from `x` on, `stride` words apart.
-template <class Code, class Dot, int COUNT, int FIRST, int LAST>
-inline void add_group(const Code& code, const GroupUnits& group, const uint32_t* x, int64_t stride, Tile<f32x16>& tile) {
+// Add the products of the halves FIRST to LAST - 1 of a group with COUNT rows from `x` on, `stride` words apart, to `totals`.
+// `fetch(from)` prefetches while the unit at `from` is multiplied.
+template <class Code, class Dot, int COUNT, int FIRST, int LAST, class Fetch, class Totals>
+inline void add_group(const Code& code, const GroupUnits& group, const uint32_t* x, int64_t stride, const Fetch& fetch, Totals& totals) {
     i32x16 sums[COUNT][2] = {};
     if constexpr (Code::UNSIGNED)
 #pragma GCC unroll 16
         for (int row = 0; row < COUNT; ++row) sums[row][0] = sums[row][1] = (i32x16)(u32x16{} + group.starts[row * stride]);
     const uint32_t* from = group.from;
     for (int64_t unit = 0; unit < group.units; ++unit, from += Code::WORDS * COLUMNS) {
-        if (FIRST == 0 && group.fetches)
-#pragma GCC unroll 16
-            for (int at = 0; at < Code::WORDS * COLUMNS; at += LANES) __builtin_prefetch(from + AHEAD + at);
+        if (FIRST == 0) fetch(from);
 #pragma GCC unroll 4
         for (int number = 0; number < Code::READS; ++number, x += Code::EACH * Dot::PARTS) {
             u32x16 found[2][Code::EACH];
@@ -208,17 +206,34 @@ inline void add_group(const Code& code, const GroupUnits& group, const uint32_t*
     for (int row = 0; row < COUNT; ++row)
 #pragma GCC unroll 2
         for (int half = FIRST; half < LAST; ++half) {
-            f32x16& total = tile.sums[row][half];
+            f32x16& total = totals[row][half];
             total += convert<float>(sums[row][half]) * group.scale.scales[half];
             if (group.sums) total += group.scale.shifts[half] * group.sums[row * stride];
         }
 }
 
-// The products of a panel with COUNT rows. Sums of both halves of a group fit in registers for few rows; for more, the
-// second half of a group is read from the L1 cache.
+// The same for both halves. If their sums do not fit in registers, the second half is read from the L1 cache.
+template <class Code, class Dot, int COUNT, class Fetch, class Totals>
+inline void add_halves(const Code& code, const GroupUnits& group, const uint32_t* x, int64_t stride, const Fetch& fetch, Totals& totals) {
+    if constexpr (COUNT <= BOTH_HALVES) {
+        add_group<Code, Dot, COUNT, 0, 2>(code, group, x, stride, fetch, totals);
+    } else {
+        add_group<Code, Dot, COUNT, 0, 1>(code, group, x, stride, fetch, totals);
+        add_group<Code, Dot, COUNT, 1, 2>(code, group, x, stride, fetch, totals);
+    }
+}
+
+// Prefetch lines of `size` words.
+template <int SIZE>
+inline void fetch_words(const uint32_t* from) {
+#pragma GCC unroll 16
+    for (int at = 0; at < SIZE; at += LANES) __builtin_prefetch(from + at);
+}
+
+// The products of a panel with COUNT rows, at most ALONE: it is read from its beginning to its end.
+constexpr int ALONE = std::min(TILE_ROWS, 8);
 template <class Code, class Dot, int COUNT>
-void multiply_byte_tile(const Matrix& matrix, const Code& code, int64_t panel, const uint32_t* x, int64_t stride,
-                        bool is_first, Tile<f32x16>& tile) {
+void multiply_alone(const Matrix& matrix, const Code& code, int64_t panel, const uint32_t* x, int64_t stride, Tile<f32x16>& tile) {
     const Codes& codes = *matrix.codes;
     const int64_t units = units_of<Code>(matrix), each = codes.size / Code::INPUTS;
     const uint32_t *from = matrix.panels + panel * panel_words<Code>(matrix), *after = x + row_words<Code>(matrix) * Dot::PARTS;
@@ -227,23 +242,114 @@ void multiply_byte_tile(const Matrix& matrix, const Code& code, int64_t panel, c
     for (int row = 0; row < COUNT; ++row) tile.sums[row][0] = tile.sums[row][1] = f32x16{};
     for (int64_t unit = 0; unit < units; unit += each, ++after, ++sums) {
         const GroupUnits group{from + unit * Code::WORDS * COLUMNS, std::min(each, units - unit), groups.next(),
-                               Code::UNSIGNED ? after : nullptr, codes.shifts ? sums : nullptr, is_first && COUNT >= COMPUTING};
-        const uint32_t* numbers = x + unit * (Code::INPUTS / 4) * Dot::PARTS;
-        if constexpr (COUNT <= BOTH_HALVES) {
-            add_group<Code, Dot, COUNT, 0, 2>(code, group, numbers, stride, tile);
-        } else {
-            add_group<Code, Dot, COUNT, 0, 1>(code, group, numbers, stride, tile);
-            add_group<Code, Dot, COUNT, 1, 2>(code, group, numbers, stride, tile);
-        }
+                               Code::UNSIGNED ? after : nullptr, codes.shifts ? sums : nullptr};
+        const auto fetch = [](const uint32_t* from) {
+            if (COUNT >= COMPUTING) fetch_words<Code::WORDS * COLUMNS>(from + AHEAD);
+        };
+        add_halves<Code, Dot, COUNT>(code, group, x + unit * (Code::INPUTS / 4) * Dot::PARTS, stride, fetch, tile.sums);
     }
 }
 
+// More rows are multiplied with a block of a panel at a time, tile by tile, while it is in the L1 cache. Half of AVX-512's registers
+// hold a tile's sums of a group, and half those of all groups: to store these after each group would take longer than to multiply.
+constexpr int64_t BLOCK_INPUTS = 256;
+constexpr int BLOCK_ROWS = PART == 16 ? TILE_ROWS / 2 : TILE_ROWS;
+using BlockSums = f32x16[BLOCK_ROWS][2];
+
+// Whole groups of a panel.
+struct GroupBlock {
+    const uint32_t* from;
+    int64_t units, each;  // of all its groups, and of one; the last one may have fewer
+    alignas(64) float scales[BLOCK_INPUTS / 8][COLUMNS], shifts[BLOCK_INPUTS / 8][COLUMNS];
+};
+
+// What a tile has for a block: of its first row, and of further rows `stride` words on.
+struct BlockRows {
+    const uint32_t* x;
+    int64_t stride;
+    const uint32_t* starts;      // as in GroupUnits, of all groups
+    const float* sums;
+    const uint32_t *next, *end;  // the part of the next block that is prefetched meanwhile
+    bool half;                   // half as fast as this block is read
+};
+
+// Add the products of a block with COUNT rows to their sums.
+template <class Code, class Dot, int COUNT>
+void multiply_block(const Code& code, const GroupBlock& block, const BlockRows& rows, BlockSums& kept) {
+    f32x16 totals[COUNT][2];
+#pragma GCC unroll 16
+    for (int row = 0; row < COUNT; ++row)
+#pragma GCC unroll 2
+        for (int half = 0; half < 2; ++half) totals[row][half] = kept[row][half];
+    const uint32_t* next = rows.next;
+    const auto fetch = [&](const uint32_t*) {
+        if (next >= rows.end) return;
+        constexpr int SIZE = Code::WORDS * COLUMNS;
+        if (rows.half)
+            fetch_words<SIZE / 2>(next), next += SIZE / 2;
+        else
+            fetch_words<SIZE>(next), next += SIZE;
+    };
+    for (int64_t unit = 0, number = 0; unit < block.units; unit += block.each, ++number) {
+        const float *scales = block.scales[number], *shifts = block.shifts[number];
+        const GroupUnits group{block.from + unit * Code::WORDS * COLUMNS, std::min(block.each, block.units - unit),
+                               {{load(scales), load(scales + LANES)}, {load(shifts), load(shifts + LANES)}},
+                               Code::UNSIGNED ? rows.starts + number : nullptr, rows.sums ? rows.sums + number : nullptr};
+        add_halves<Code, Dot, COUNT>(code, group, rows.x + unit * (Code::INPUTS / 4) * Dot::PARTS, rows.stride, fetch, totals);
+    }
+#pragma GCC unroll 16
+    for (int row = 0; row < COUNT; ++row)
+#pragma GCC unroll 2
+        for (int half = 0; half < 2; ++half) kept[row][half] = totals[row][half];
+}
+
 template <class Code>
-using ByteTile = void (*)(const Matrix&, const Code&, int64_t, const uint32_t*, int64_t, bool, Tile<f32x16>&);
+using MultiplyAlone = void (*)(const Matrix&, const Code&, int64_t, const uint32_t*, int64_t, Tile<f32x16>&);
+template <class Code>
+using MultiplyBlock = void (*)(const Code&, const GroupBlock&, const BlockRows&, BlockSums&);
 
 template <class Code, class Dot, int... BEFORE>
-constexpr std::array<ByteTile<Code>, TILE_ROWS> byte_tiles(std::integer_sequence<int, BEFORE...>) {
-    return {multiply_byte_tile<Code, Dot, BEFORE + 1>...};
+constexpr std::array<MultiplyAlone<Code>, ALONE> alone_of(std::integer_sequence<int, BEFORE...>) {
+    return {multiply_alone<Code, Dot, BEFORE + 1>...};
+}
+template <class Code, class Dot, int... BEFORE>
+constexpr std::array<MultiplyBlock<Code>, BLOCK_ROWS> blocks_of(std::integer_sequence<int, BEFORE...>) {
+    return {multiply_block<Code, Dot, BEFORE + 1>...};
+}
+
+// The products of a panel with tiles from `first` on, before `last`, of rows of `x`: `row_of(tile)` is a tile's first row. `sums`:
+// of each tile.
+template <class Code, class Dot, class RowOf>
+void multiply_in_blocks(const Matrix& matrix, const Code& code, int64_t panel, const Rows& x, int64_t first, int64_t last,
+                        const RowOf& row_of, BlockSums* sums) {
+    static constexpr auto MULTIPLY = blocks_of<Code, Dot>(std::make_integer_sequence<int, BLOCK_ROWS>());
+    const Codes& codes = *matrix.codes;
+    const int64_t groups = codes.groups(matrix.in), units = units_of<Code>(matrix), each = codes.size / Code::INPUTS;
+    const int64_t at_once = std::max<int64_t>(BLOCK_INPUTS / codes.size, 1);
+    std::fill(&sums[0][0][0], &sums[last - first][0][0], f32x16{});
+    GroupReader reader(matrix, panel, 0, code.unit);
+    GroupBlock block{matrix.panels + panel * panel_words<Code>(matrix), 0, each, {}, {}};
+    for (int64_t group = 0; group < groups; group += at_once, block.from += block.units * Code::WORDS * COLUMNS) {
+        const int64_t now = std::min(at_once, groups - group), unit = group * each;
+        block.units = std::min(now * each, units - unit);
+        for (int64_t number = 0; number < now; ++number) {
+            const Group found = reader.next();
+            for (int half = 0; half < 2; ++half) {
+                store(block.scales[number] + half * LANES, found.scales[half]);
+                if (codes.shifts) store(block.shifts[number] + half * LANES, found.shifts[half]);
+            }
+        }
+        const int64_t words = block.units * Code::WORDS * COLUMNS;
+        for (int64_t tile = first; tile < last; ++tile) {
+            const uint32_t *own = x.words + row_of(tile) * x.stride, *after = own + row_words<Code>(matrix) * Dot::PARTS + group;
+            const uint32_t* next = block.from + words;
+            const BlockRows rows{own + unit * (Code::INPUTS / 4) * Dot::PARTS, x.stride, after,
+                                 codes.shifts ? reinterpret_cast<const float*>(after + Code::UNSIGNED * groups) : nullptr,
+                                 next + (tile - first) * words / (last - first), next + (tile - first + 1) * words / (last - first),
+                                 last - first > 1};
+            MULTIPLY[row_of(tile + 1) - row_of(tile) - 1](code, block, rows, sums[tile - first]);
+        }
+    }
 }
 
 #if QUIRE_MATRIX_UNITS
@@ -284,7 +390,7 @@ void unpack(const Matrix& matrix, const Code& code, int64_t panel, int64_t first
 
 template <class Dot, class Code>
 void multiply_all(const Matrix& matrix, const Code& code, const void* x, int64_t rows, const Output& output) {
-    static constexpr auto MULTIPLY = byte_tiles<Code, Dot>(std::make_integer_sequence<int, TILE_ROWS>());
+    static constexpr auto MULTIPLY = alone_of<Code, Dot>(std::make_integer_sequence<int, ALONE>());
     const Codes& codes = *matrix.codes;
     const int64_t size = codes.size, groups = codes.groups(matrix.in), more = groups * (Code::UNSIGNED + bool(codes.shifts));
     const Quantized source = quantize_rows<Dot>(matrix, x, rows, row_words<Code>(matrix), more, [&](const uint8_t* bytes, uint32_t* after) {
@@ -306,17 +412,24 @@ void multiply_all(const Matrix& matrix, const Code& code, const void* x, int64_t
         return for_each_tile_of_groups(matrix, size, source.rows, sums, unpacks, finish_sums);
     }
 #endif
-    const int64_t tiles = (rows + TILE_ROWS - 1) / TILE_ROWS, parts = (tiles + TASK_ROWS / TILE_ROWS - 1) / (TASK_ROWS / TILE_ROWS);
-    parallel_for(parts * matrix.count(), [&](int64_t task, int) {
-        const int64_t panel = task / parts, part = task % parts;
-        const int64_t first = part * tiles / parts;
-        for (int64_t number = first; number < (part + 1) * tiles / parts; ++number) {
-            const int64_t row = number * rows / tiles;
-            const int count = int((number + 1) * rows / tiles - row);
+    if (rows <= ALONE)
+        return parallel_for(rows ? matrix.count() : 0, [&](int64_t panel, int) {
             Tile<f32x16> tile;
-            MULTIPLY[count - 1](matrix, code, panel, source.rows.words + row * source.rows.stride, source.rows.stride,
-                                number == first, tile);
-            finish_sums(panel, row, count, tile);
+            MULTIPLY[rows - 1](matrix, code, panel, source.rows.words, source.rows.stride, tile);
+            finish_sums(panel, 0, int(rows), tile);
+        });
+    constexpr int64_t MOST_TILES = TASK_ROWS / BLOCK_ROWS;
+    const int64_t tiles = (rows + BLOCK_ROWS - 1) / BLOCK_ROWS, parts = (tiles + MOST_TILES - 1) / MOST_TILES;
+    const auto row_of = [&](int64_t tile) { return tile * rows / tiles; };
+    parallel_for(parts * matrix.count(), [&](int64_t task, int) {
+        const int64_t panel = task / parts, first = task % parts * tiles / parts, last = (task % parts + 1) * tiles / parts;
+        BlockSums sums[MOST_TILES];
+        multiply_in_blocks<Code, Dot>(matrix, code, panel, source.rows, first, last, row_of, sums);
+        for (int64_t tile = first; tile < last; ++tile) {
+            const int64_t count = row_of(tile + 1) - row_of(tile);
+            Tile<f32x16> found;
+            std::copy(&sums[tile - first][0][0], &sums[tile - first][count][0], &found.sums[0][0]);
+            finish_sums(panel, row_of(tile), int(count), found);
         }
     });
 }
