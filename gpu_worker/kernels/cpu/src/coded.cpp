@@ -13,9 +13,9 @@ namespace {
 
 // x itself, or its rows in the order of the codes.
 const void* in_order(const Matrix& matrix, const void* x, int64_t rows) {
-    static thread_local std::vector<uint32_t> memory;
     const int32_t* order = matrix.codes->order;
     if (!order) return x;
+    static thread_local std::vector<uint32_t> memory;
     const auto gather = [&](const auto* from) {
         using Number = std::remove_const_t<std::remove_pointer_t<decltype(from)>>;
         if (int64_t(memory.size()) < rows * matrix.in) memory.resize(rows * matrix.in);

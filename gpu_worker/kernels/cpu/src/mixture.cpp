@@ -122,11 +122,7 @@ void each_expert(const Pairs& pairs, int64_t first, int64_t last, const Compute&
         if (pairs.starts[expert + 1] > pairs.starts[expert]) busy[count++] = expert;
     if (count == 1) return compute(busy[0]);
     const int64_t shares = (SHARES * team_size() + count - 1) / std::max<int64_t>(count, 1);
-    parallel_for(count * shares, [&](int64_t task, int) {
-        share = {task % shares, shares};
-        compute(busy[task / shares]);
-        share = {};
-    });
+    in_shares(count, shares, [&](int64_t number) { compute(busy[number]); });
 }
 
 template <class T>

@@ -17,9 +17,11 @@ struct Rows {
     int64_t stride;
 };
 
-// Memory for one product of this thread, valid until its next call.
+// Memory for one product, of a thread with a share its own, valid until the next call.
 inline uint32_t* scratch(int64_t words) {
-    static thread_local std::vector<uint32_t> memory;
+    static std::vector<uint32_t> common;
+    static thread_local std::vector<uint32_t> own;
+    std::vector<uint32_t>& memory = sharing ? own : common;
     if (int64_t(memory.size()) < words) memory.resize(words);
     return memory.data();
 }

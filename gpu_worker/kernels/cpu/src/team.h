@@ -27,27 +27,30 @@ void team_run(Body body, void* context);
 struct Nothing {};
 
 // The share of kernels that this thread computes by itself, while other threads compute others: of all tasks the part
-// `number` of `of` parts; or nothing, where the team computes together.
+// `number` of `of` parts.
 struct Share {
-    int64_t number = 0, of = 0;
+    int64_t number = 0, of = 1;
 };
 inline thread_local Share share;
+// Whether threads have shares now, and the team does not compute together. To look here first costs less than a thread's own
+// memory.
+inline bool sharing = false;
 
-// Call `task(number, thread)` for each number from 0 to `tasks` - 1, on any thread. Returns when all are done. With
-// another type than Nothing each thread has an object of it meanwhile, the tasks' third argument. A thread that has a share
-// of the tasks calls these, and returns.
-template <class Own = Nothing, class Task>
-void parallel_for(int64_t tasks, const Task& task) {
-    const auto with = [](const Task& task, int64_t number, int thread, [[maybe_unused]] Own& own) {
-        if constexpr (std::is_invocable_v<const Task&, int64_t, int>)
-            task(number, thread);
-        else
-            task(number, thread, own);
-    };
-    if (tasks <= 1 || team_size() == 1 || share.of) {
+// Call `task(number, thread)`, or with a third argument a `task(number, thread, own)`.
+template <class Own, class Task>
+void call(const Task& task, int64_t number, int thread, [[maybe_unused]] Own& own) {
+    if constexpr (std::is_invocable_v<const Task&, int64_t, int>)
+        task(number, thread);
+    else
+        task(number, thread, own);
+}
+
+// Spread tasks among the team's threads: see `parallel_for`.
+template <class Own, class Task>
+void spread(int64_t tasks, const Task& task) {
+    if (tasks <= 1 || team_size() == 1) {
         Own own;
-        const int64_t parts = share.of ? share.of : 1, end = (share.number + 1) * tasks / parts;
-        for (int64_t number = share.number * tasks / parts; number < end; ++number) with(task, number, 0, own);
+        for (int64_t number = 0; number < tasks; ++number) call(task, number, 0, own);
         return;
     }
     struct alignas(64) Range {
@@ -64,8 +67,7 @@ void parallel_for(int64_t tasks, const Task& task) {
         const Task& task;
         Range* ranges;
         int size;
-        decltype(with) call;
-    } shared{task, ranges, size, with};
+    } shared{task, ranges, size};
     team_run(
         [](void* context, int thread) {
             const Shared& shared = *static_cast<Shared*>(context);
@@ -75,18 +77,41 @@ void parallel_for(int64_t tasks, const Task& task) {
                 for (;;) {
                     const int64_t number = range.next.fetch_add(1, std::memory_order_relaxed);
                     if (number >= range.end) break;
-                    shared.call(shared.task, number, thread, own);
+                    call(shared.task, number, thread, own);
                 }
             }
         },
         &shared);
 }
 
+// Call `task(number, thread)` for each number from 0 to `tasks` - 1, on any thread. Returns when all are done. With
+// another type than Nothing each thread has an object of it meanwhile, the tasks' third argument. A thread that has a share
+// of the tasks calls these, and returns.
+template <class Own = Nothing, class Task>
+void parallel_for(int64_t tasks, const Task& task) {
+    if (!sharing) return spread<Own>(tasks, task);
+    Own own;
+    const Share part = share;
+    const int64_t end = (part.number + 1) * tasks / part.of;
+    for (int64_t number = part.number * tasks / part.of; number < end; ++number) call(task, number, 0, own);
+}
+
 // As `parallel_for`, but a thread that has a share of the tasks that follow calls all of these: they prepare what it needs.
 template <class Task>
 void prepare(int64_t tasks, const Task& task) {
-    if (!share.of) return parallel_for(tasks, task);
+    if (!sharing) return spread<Nothing>(tasks, task);
     for (int64_t number = 0; number < tasks; ++number) task(number, 0);
+}
+
+// Compute kernels in shares: calls `compute(kernel)` for each of `kernels` and each of its `shares` shares, on any thread.
+template <class Compute>
+void in_shares(int64_t kernels, int64_t shares, const Compute& compute) {
+    sharing = true;
+    spread<Nothing>(kernels * shares, [&](int64_t task, int) {
+        share = {task % shares, shares};
+        compute(task / shares);
+    });
+    sharing = false;
 }
 
 }  // namespace quire

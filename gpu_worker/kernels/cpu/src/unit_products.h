@@ -124,9 +124,12 @@ void for_each_tile_of_units(const Matrix& matrix, const Output& output, const Un
     const int64_t tiles = x.tiles(), parts = (tiles + PART_TILES - 1) / PART_TILES;
     const bool alone = tiles == 1;
     const int64_t spans = alone ? 1 : (steps + PART_STEPS - 1) / PART_STEPS;
-    static thread_local std::vector<Tile<Sum>> memory;
-    if (spans > 1 && int64_t(memory.size()) < count * PART_TILES) memory.resize(count * PART_TILES);
-    Tile<Sum>* const kept = memory.data();
+    Tile<Sum>* kept = nullptr;
+    if (spans > 1) {
+        static thread_local std::vector<Tile<Sum>> memory;
+        if (int64_t(memory.size()) < count * PART_TILES) memory.resize(count * PART_TILES);
+        kept = memory.data();
+    }
     for (int64_t number = 0; number < parts * spans; ++number) {
         const int64_t part = number / spans, span = number % spans;
         const int64_t first = part * tiles / parts, last = (part + 1) * tiles / parts;
