@@ -104,7 +104,7 @@ inline void add_scaled(const Tile<f32x16>& sums, int rows, const Group& group, b
 inline bool fits_pairs(const Matrix& matrix) { return pairs && matrix.type == Type::bfloat16 && !matrix.codes->shifts; }
 
 // Rows of a tile whose codes stay in registers.
-constexpr int FEW = 8;
+constexpr int PAIRED_ROWS = 8;
 
 // The sums of COUNT rows with inputs `begin` to `end` - 1 of a panel.
 template <int COUNT>
@@ -126,10 +126,10 @@ void multiply_few_pairs(const Matrix& matrix, int64_t panel, int64_t begin, int6
 
 using FewPairs = void (*)(const Matrix&, int64_t, int64_t, int64_t, const Rows&, Tile<f32x16>&);
 template <int... BEFORE>
-constexpr std::array<FewPairs, FEW> few_pairs_of(std::integer_sequence<int, BEFORE...>) {
+constexpr std::array<FewPairs, PAIRED_ROWS> few_pairs_of(std::integer_sequence<int, BEFORE...>) {
     return {multiply_few_pairs<BEFORE + 1>...};
 }
-constexpr auto MULTIPLY_FEW_PAIRS = few_pairs_of(std::make_integer_sequence<int, FEW>());
+constexpr auto MULTIPLY_FEW_PAIRS = few_pairs_of(std::make_integer_sequence<int, PAIRED_ROWS>());
 constexpr auto MULTIPLY_PAIRS = parts_of<BFloat16Pairs>(std::make_integer_sequence<int, TILE_ROWS>());
 
 // As `multiply_floats`. The sums of a group are multiplied by its scale.
@@ -145,7 +145,7 @@ inline void multiply_pairs(const Matrix& matrix, const Rows& x, const Output& ou
         GroupReader groups(matrix, panel, 0, Fp8::FACTOR);
         for (int64_t group = 0; group < in; group += size) {
             const int64_t stop = std::min(group + size, in);
-            if (x.count <= FEW) {
+            if (x.count <= PAIRED_ROWS) {
                 MULTIPLY_FEW_PAIRS[x.count - 1](matrix, panel, group, stop, x, sums[0]);
             } else {
                 for (int64_t begin = group; begin < stop; begin += PAIRED_INPUTS) {

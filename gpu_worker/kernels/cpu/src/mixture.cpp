@@ -43,7 +43,7 @@ struct Mixture {
 
 // Rows of some experts that are computed at once: results between their products stay in the cache.
 constexpr int64_t ROWS_AT_ONCE = 1024;
-// Shares of products, for each thread: the last ones keep few threads waiting.
+// Shares of products for each thread of the team: with several, threads that are done take those of slower ones.
 constexpr int64_t SHARES = 4;
 
 // Memory that stays, as in `scratch`.
@@ -120,9 +120,12 @@ void each_expert(const Pairs& pairs, int64_t first, int64_t last, const Compute&
     int64_t *busy = at_least(memory, last - first), count = 0;
     for (int64_t expert = first; expert < last; ++expert)
         if (pairs.starts[expert + 1] > pairs.starts[expert]) busy[count++] = expert;
-    if (count == 1) return compute(busy[0]);
-    const int64_t shares = (SHARES * team_size() + count - 1) / std::max<int64_t>(count, 1);
-    in_shares(count, shares, [&](int64_t number) { compute(busy[number]); });
+    const auto compute_busy = [&](int64_t number) { compute(busy[number]); };
+    if (count == 1 || team_size() == 1) {
+        for (int64_t number = 0; number < count; ++number) compute_busy(number);
+    } else {
+        in_shares(count, (SHARES * team_size() + count - 1) / count, compute_busy);
+    }
 }
 
 template <class T>
@@ -138,7 +141,8 @@ void mix(const Mixture& mixture, const T* hidden, int64_t tokens, const float* w
         while (last < mixture.count && pairs.starts[last + 1] - begin <= ROWS_AT_ONCE);
         const int64_t count = pairs.starts[last] - begin, width = mixture.experts[first].up.matrix->width;
         if (!count) continue;
-        T *found = at_least(between, count * (width + inner)), *results = at_least(ends, count * size);
+        const bool gated = mixture.between == Between::gated;
+        T *found = at_least(between, count * (gated ? width : width + inner)), *results = at_least(ends, count * size);
         each_expert(pairs, first, last, [&](int64_t number) {
             static thread_local std::vector<T> gathering;
             const Weights& up = mixture.experts[number].up;
@@ -151,7 +155,7 @@ void mix(const Mixture& mixture, const T* hidden, int64_t tokens, const float* w
             }
             up.multiply(up.matrix, x, rows, found + (pairs.starts[number] - begin) * width, 0);
         });
-        if (mixture.between != Between::gated) {
+        if (!gated) {
             T* activated = found + count * width;
             parallel_for(count, [&](int64_t row, int) {
                 if (mixture.between == Between::clamped)

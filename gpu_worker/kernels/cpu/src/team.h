@@ -36,7 +36,7 @@ inline thread_local Share share;
 // memory.
 inline bool sharing = false;
 
-// Call `task(number, thread)`, or with a third argument a `task(number, thread, own)`.
+// Call `task(number, thread)`, or `task(number, thread, own)` if it takes three arguments.
 template <class Own, class Task>
 void call(const Task& task, int64_t number, int thread, [[maybe_unused]] Own& own) {
     if constexpr (std::is_invocable_v<const Task&, int64_t, int>)
