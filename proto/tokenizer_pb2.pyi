@@ -18,6 +18,7 @@ class CallSyntax(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     XML_PAIRS: _ClassVar[CallSyntax]
     PYTHON_CALLS: _ClassVar[CallSyntax]
     BARE_KEYS: _ClassVar[CallSyntax]
+    XML_INVOKES: _ClassVar[CallSyntax]
 NO_CALLS: CallSyntax
 JSON_CALLS: CallSyntax
 NAMED_JSON: CallSyntax
@@ -25,6 +26,7 @@ XML_PARAMETERS: CallSyntax
 XML_PAIRS: CallSyntax
 PYTHON_CALLS: CallSyntax
 BARE_KEYS: CallSyntax
+XML_INVOKES: CallSyntax
 
 class TokenizeRequest(_message.Message):
     __slots__ = ("request", "names")
@@ -326,7 +328,7 @@ class PromptInfo(_message.Message):
     def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., fingerprint: _Optional[str] = ..., format: _Optional[_Union[AnswerFormat, _Mapping]] = ..., text: _Optional[str] = ...) -> None: ...
 
 class AnswerFormat(_message.Message):
-    __slots__ = ("thought_begin", "thought_end", "thinking", "thoughts_anywhere", "call_begin", "call_end", "call_opening", "call_syntax", "call_header", "delimiters")
+    __slots__ = ("thought_begin", "thought_end", "thinking", "thoughts_anywhere", "call_begin", "call_end", "call_opening", "call_syntax", "call_header", "delimiters", "call_first")
     THOUGHT_BEGIN_FIELD_NUMBER: _ClassVar[int]
     THOUGHT_END_FIELD_NUMBER: _ClassVar[int]
     THINKING_FIELD_NUMBER: _ClassVar[int]
@@ -337,6 +339,7 @@ class AnswerFormat(_message.Message):
     CALL_SYNTAX_FIELD_NUMBER: _ClassVar[int]
     CALL_HEADER_FIELD_NUMBER: _ClassVar[int]
     DELIMITERS_FIELD_NUMBER: _ClassVar[int]
+    CALL_FIRST_FIELD_NUMBER: _ClassVar[int]
     thought_begin: str
     thought_end: str
     thinking: bool
@@ -347,7 +350,8 @@ class AnswerFormat(_message.Message):
     call_syntax: CallSyntax
     call_header: str
     delimiters: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, thought_begin: _Optional[str] = ..., thought_end: _Optional[str] = ..., thinking: _Optional[bool] = ..., thoughts_anywhere: _Optional[bool] = ..., call_begin: _Optional[_Iterable[str]] = ..., call_end: _Optional[str] = ..., call_opening: _Optional[str] = ..., call_syntax: _Optional[_Union[CallSyntax, str]] = ..., call_header: _Optional[str] = ..., delimiters: _Optional[_Iterable[str]] = ...) -> None: ...
+    call_first: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, thought_begin: _Optional[str] = ..., thought_end: _Optional[str] = ..., thinking: _Optional[bool] = ..., thoughts_anywhere: _Optional[bool] = ..., call_begin: _Optional[_Iterable[str]] = ..., call_end: _Optional[str] = ..., call_opening: _Optional[str] = ..., call_syntax: _Optional[_Union[CallSyntax, str]] = ..., call_header: _Optional[str] = ..., delimiters: _Optional[_Iterable[str]] = ..., call_first: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class TextDelta(_message.Message):
     __slots__ = ("index", "text", "token_ids", "finish_reason", "stop_string", "logprobs")

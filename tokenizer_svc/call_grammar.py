@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ops.runtime.grammars import GrammarError
-from proto.tokenizer_pb2 import BARE_KEYS, PYTHON_CALLS, XML_PAIRS, XML_PARAMETERS
+from proto.tokenizer_pb2 import BARE_KEYS, PYTHON_CALLS
 from tokenizer_svc.bare_values import BareValues
 from tokenizer_svc.call_rules import CallRules, Function
 from tokenizer_svc.call_values import JSON_IN_XML, PYTHON, Values, quoted
@@ -30,7 +30,10 @@ may go on with spaces for ever."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _KEY = re.compile(r"[^<>\s](?:[^<>\n]*[^<>\s])?")
 _DIGITS = "/[0-9]{1,4}/"
-_XML_ENDS = ("</parameter>", "</arg_value>", "</function>")
+_XML_ENDS = (
+    *("</parameter>", "</arg_value>", "</function>", "</invoke>"),
+    *("</｜DSML｜parameter>", "</｜DSML｜invoke>"),
+)
 
 
 def call_grammar(asked: CallRules) -> str:
@@ -114,7 +117,7 @@ class _Grammar:
         if schema.get("type", "object") != "object":
             raise GrammarError("the type of its parameters must be 'object'")
         schema = {"type": "object"} | schema
-        if self._format.syntax in (PYTHON_CALLS, XML_PAIRS, XML_PARAMETERS, BARE_KEYS):
+        if self._format.argument or self._format.syntax in (PYTHON_CALLS, BARE_KEYS):
             return self._pairs(schema, not function.strict)
         if "properties" in schema and not schema.keys() & {"$ref", "allOf", "anyOf", "oneOf"}:
             # Who lists the arguments means these. A model would make up more.
@@ -125,8 +128,8 @@ class _Grammar:
         """The argument that follows a grammar of its own."""
         form, source = self._format, read_source(function.syntax, function.definition)
         (name,) = function.parameters["properties"]
-        if form.syntax in (XML_PAIRS, XML_PARAMETERS):
-            begin, end = self._around(name)
+        if form.argument:
+            begin, end = self._around(name, as_text=True)
             return f'{quoted(begin)} {self._bare(source, end, (*_XML_ENDS, form.end))} "\\n"'
         if form.syntax == BARE_KEYS:
             mark = form.delimiters[0]
@@ -180,19 +183,16 @@ class _Grammar:
         return self._xml_pair(name, schema, values)
 
     def _xml_pair(self, name: str, schema: Any, values: Values) -> str:
-        begin, end = self._around(name)
         # A value whose type is a string stands there as it is, and any other one as JSON.
-        if isinstance(schema, dict) and schema.get("type") == "string":
-            value = self._raw(schema, end, values)
-        else:
-            value = f"{values.of(schema)} {quoted(end)}"
+        as_text = isinstance(schema, dict) and schema.get("type") == "string"
+        begin, end = self._around(name, as_text)
+        value = self._raw(schema, end, values) if as_text else f"{values.of(schema)} {quoted(end)}"
         return f'{quoted(begin)} {value} "\\n"'
 
-    def _around(self, name: str) -> tuple[str, str]:
+    def _around(self, name: str, as_text: bool) -> tuple[str, str]:
         """What stands before and after the value of an argument in XML."""
-        if self._format.syntax == XML_PARAMETERS:
-            return f"<parameter={name}>\n", "\n</parameter>"
-        return f"<arg_key>{name}</arg_key>\n<arg_value>", "</arg_value>"
+        begin, _, end = self._format.argument.partition("$value")
+        return begin.replace("$text", "true" if as_text else "false").replace("$key", name), end
 
     def _raw(self, schema: Mapping[str, Any], end: str, values: Values) -> str:
         """A text as it is, and its end."""

@@ -1,6 +1,6 @@
 """The small files of a model directory, and which of them has the chat template."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,14 +36,22 @@ def named_tokens(directory: Path) -> dict[str, str]:
 
 
 def template_source(directory: Path) -> str | None:
-    """The chat template (of several the one named default), or None if there is none.
+    """The chat template, or None if there is none. Raises `ModelDirectoryError`."""
+    return chat_templates(directory).get("default")
 
-    It is in a file of its own or in tokenizer_config.json, of models that also see in chat_template.json.
+
+def chat_templates(directory: Path) -> Mapping[str, str]:
+    """Chat templates by name: `default`, and `tool_use` for conversations with functions, if there are such.
+
+    They are in files of their own or in tokenizer_config.json, of models that see in chat_template.json.
     Raises `ModelDirectoryError`.
     """
-    for path in ("additional_chat_templates/default.jinja", "chat_template.jinja"):
-        if (source := _read(directory / path)) is not None:
-            return source
+    files = {name: directory / f"additional_chat_templates/{name}.jinja" for name in ("tool_use", "default")}
+    found = {name: source for name, path in files.items() if (source := _read(path)) is not None}
+    if "default" not in found and (source := _read(directory / "chat_template.jinja")) is not None:
+        found["default"] = source
+    if found:
+        return found
     for file in ("tokenizer_config.json", "chat_template.json"):
         given = read_json(directory / file).get("chat_template")
         if isinstance(given, list):
@@ -52,13 +60,17 @@ def template_source(directory: Path) -> str | None:
             except (KeyError, TypeError) as error:
                 message = f"{directory / file}: chat_template: a list needs a name and a template in each"
                 raise ModelDirectoryError(message) from error
-        if isinstance(given, dict):
-            given = given.get("default")
-        if given is not None and not isinstance(given, str):
-            raise ModelDirectoryError(f"{directory / file}: chat_template: {type(given).__name__} is no text")
-        if given is not None:
-            return given
-    return None
+        if not isinstance(given, dict):
+            given = {"default": given}
+        found = {name: given[name] for name in files if given.get(name) is not None}
+        for source in found.values():
+            if not isinstance(source, str):
+                raise ModelDirectoryError(
+                    f"{directory / file}: chat_template: {type(source).__name__} is no text"
+                )
+        if found:
+            return found
+    return {}
 
 
 def _read(path: Path) -> str | None:

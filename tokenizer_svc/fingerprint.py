@@ -15,7 +15,7 @@ from ops.runtime.vision import PROCESSOR_FILES
 FILES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "config.json"),
     *("generation_config.json", "chat_template.json", "chat_template.jinja"),
-    "additional_chat_templates/default.jinja",
+    *("additional_chat_templates/default.jinja", "additional_chat_templates/tool_use.jinja"),
 )
 """Files of a model directory that decide how text becomes tokens and back, and the sampling defaults."""
 

@@ -10,6 +10,7 @@ from proto.images_pb2 import PromptImage
 from proto.tokenizer_pb2 import ChatMessage, Conversation, EmbedRequest, TextRequest
 from tokenizer_svc.context import ContextLength, unknown
 from tokenizer_svc.errors import InvalidRequestError, TooLongError
+from tokenizer_svc.habits import THOUGHT_FIELDS
 from tokenizer_svc.images import ImageSizes, check_images, images_in, in_parts, with_images
 from tokenizer_svc.template import USUAL, Rendering
 from tokenizer_svc.tokenizer import TextModel
@@ -287,8 +288,7 @@ def _message(message: ChatMessage) -> dict[str, Any]:
     if message.tool_call_id:
         fields["tool_call_id"] = message.tool_call_id
     if message.reasoning:
-        # Templates have three names for it.
-        fields |= dict.fromkeys(("reasoning_content", "reasoning", "thinking"), message.reasoning)
+        fields |= dict.fromkeys(THOUGHT_FIELDS, message.reasoning)
     if message.tool_calls:
         fields["tool_calls"] = [
             {

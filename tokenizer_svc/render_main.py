@@ -11,6 +11,7 @@ from tokenizer_svc.bounds import set_bounds
 from tokenizer_svc.errors import InvalidRequestError, ModelDirectoryError
 from tokenizer_svc.renderer import HEADER
 from tokenizer_svc.template import USUAL, ChatTemplate, Rendering
+from tokenizer_svc.tools_as_text import Spelling
 
 MEMORY = 2**30
 """Address space of the process. Bytes."""
@@ -52,8 +53,10 @@ def main() -> None:
     first = read(questions)
     if first is None:
         return
-    bounded, templates = Bounded(), Templates(first["variables"], first["tells_tools"])
-    write(answers, tried(bounded, first["seconds"], lambda: templates.set_own(first["source"])))
+    spelling = None if first["spelling"] is None else Spelling(**first["spelling"])
+    bounded, templates = Bounded(), Templates(first["variables"], spelling)
+    own = first["source"], first["tool_source"]
+    write(answers, tried(bounded, first["seconds"], lambda: templates.set_own(*own)))
     while (question := read(questions)) is not None:
         write(answers, tried(bounded, question["seconds"], lambda: templates.rendered(question)))
 
@@ -72,22 +75,25 @@ def tried(bounded: Bounded, seconds: float, work: Callable[[], dict[str, Any]]) 
 
 
 class Templates:
-    """The model's own template, and the newest ones that came with conversations."""
+    """The model's own templates, and the newest ones that came with conversations."""
 
-    def __init__(self, variables: dict[str, str], tells_tools: bool = False) -> None:
-        self._variables, self._tells_tools = variables, tells_tools
+    def __init__(self, variables: dict[str, str], spelling: Spelling | None = None) -> None:
+        self._variables, self._spelling = variables, spelling
         self._own: ChatTemplate | None = None
+        self._for_tools: ChatTemplate | None = None
         self._others: OrderedDict[str, ChatTemplate] = OrderedDict()
 
-    def set_own(self, source: str) -> dict[str, Any]:
-        """Compile the model's template. Raises `ModelDirectoryError`."""
+    def set_own(self, source: str, tool_source: str | None = None) -> dict[str, Any]:
+        """Compile the model's template, and that for functions. Raises `ModelDirectoryError`."""
         self._own = self._compiled(source)
+        self._for_tools = self._own if tool_source is None else self._compiled(tool_source)
         return {}
 
     def rendered(self, question: dict[str, Any]) -> dict[str, Any]:
         """A conversation as text. Raises `InvalidRequestError`."""
         rendering = Rendering(**question["rendering"]) if "rendering" in question else USUAL
-        template = self._other(rendering.template) if rendering.template else self._own
+        own = self._for_tools if question["tools"] else self._own
+        template = self._other(rendering.template) if rendering.template else own
         assert template is not None
         arguments = question["messages"], question["arguments"], question["tools"], rendering
         return {"text": template.render(*arguments)}
@@ -104,7 +110,7 @@ class Templates:
         return self._others[source]
 
     def _compiled(self, source: str) -> ChatTemplate:
-        return ChatTemplate(source, self._variables, self._tells_tools)
+        return ChatTemplate(source, self._variables, self._spelling)
 
 
 def read(stream: BinaryIO) -> dict[str, Any] | None:

@@ -24,6 +24,7 @@ from typing import Any
 from tokenizer_svc.bounds import environment
 from tokenizer_svc.errors import InvalidRequestError, ModelDirectoryError
 from tokenizer_svc.template import USUAL, Rendering
+from tokenizer_svc.tools_as_text import Spelling
 from tokenizer_svc.turns import Turns
 
 CPU_SECONDS = 2.0
@@ -47,20 +48,23 @@ class Renderer:
         source: str,
         variables: Mapping[str, str],
         seconds: float = CPU_SECONDS,
+        tool_source: str | None = None,
         takes_templates: bool = False,
-        tells_tools: bool = False,
+        spelling: Spelling | None = None,
     ) -> None:
         """`variables`: what the template sees besides the conversation, such as bos_token.
 
-        `seconds`: of processor time for one conversation. `takes_templates`: a conversation may bring a
-        template of its own. `tells_tools`: see `ChatTemplate`.
+        `seconds`: of processor time for one conversation. `tool_source`: the template of conversations with
+        functions; None: the same. `takes_templates`: a conversation may bring a template of its own.
+        `spelling`: see `ChatTemplate`.
         """
         self._takes_templates = takes_templates
         template = {
             "source": source,
+            "tool_source": tool_source,
             "variables": dict(variables),
             "seconds": seconds,
-            "tells_tools": tells_tools,
+            "spelling": None if spelling is None else asdict(spelling),
         }
         self._quick = _Lane(template, min(QUICK_SECONDS, seconds), QUICK_WALL_SECONDS)
         self._slow = _Lane(template, seconds, WALL_SECONDS)

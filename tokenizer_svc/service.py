@@ -43,7 +43,7 @@ from tokenizer_svc.errors import (
     TooLongError,
 )
 from tokenizer_svc.fingerprint import fingerprint_of, tokenizer_part
-from tokenizer_svc.formats import JSON, Formats
+from tokenizer_svc.formats import Formats
 from tokenizer_svc.generation import Generation
 from tokenizer_svc.grammars import Grammars, param_of
 from tokenizer_svc.images import ImageSizes
@@ -54,6 +54,7 @@ from tokenizer_svc.settings import TokenizerSettings
 from tokenizer_svc.shared_verdicts import RedisVerdicts
 from tokenizer_svc.tokenization import tokenized
 from tokenizer_svc.tokenizer import TextModel
+from tokenizer_svc.tools_as_text import Spelling
 
 _PASSED_ON = ("quire-param", "quire-retry-after", TOO_LARGE)
 """Trailing metadata of the scheduler's that the gateway reads."""
@@ -74,7 +75,7 @@ async def serve(node: Node, settings: TokenizerSettings) -> None:
     model = await asyncio.to_thread(TextModel.load, directory, image_tokens)
     name = settings.served_name
     formats = Formats(model, settings.tool_format, settings.reasoning_format)
-    async with _renderer(model, settings.client_templates, formats.call_name == JSON) as render:
+    async with _renderer(model, settings.client_templates, formats.spelling) as render:
         server = node.server(pool=name, capacity=settings.tokenizer_calls)
         context = AnnouncedContext(node.leases, name)
         own = await asyncio.to_thread(fingerprint_of, directory, image_tokens if model.images else 0)
@@ -109,11 +110,11 @@ async def serve(node: Node, settings: TokenizerSettings) -> None:
 
 @asynccontextmanager
 async def _renderer(
-    model: TextModel, takes_templates: bool, tells_tools: bool
+    model: TextModel, takes_templates: bool, spelling: Spelling | None
 ) -> AsyncIterator[Render | None]:
     """Renders the model's conversations; None if there is no chat template. Raises `ModelDirectoryError`.
 
-    `takes_templates`: a conversation may bring one. `tells_tools`: see `ChatTemplate`.
+    `takes_templates`: a conversation may bring one. `spelling`: see `ChatTemplate`.
     """
     source = model.template
     if source is None and takes_templates:
@@ -121,7 +122,13 @@ async def _renderer(
     if source is None:
         yield None
         return
-    renderer = Renderer(source, model.named_tokens, takes_templates=takes_templates, tells_tools=tells_tools)
+    renderer = Renderer(
+        source,
+        model.named_tokens,
+        tool_source=model.tool_template,
+        takes_templates=takes_templates,
+        spelling=spelling,
+    )
     await renderer.start()
     try:
         yield renderer.render

@@ -6,11 +6,9 @@ bounds on time and memory: `renderer.py`.
 """
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
 from typing import Any, NoReturn
 
 from jinja2 import TemplateError, nodes
@@ -21,13 +19,10 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 from tokenizer_svc.errors import InvalidRequestError, ModelDirectoryError
-from tokenizer_svc.tools_as_text import as_text
+from tokenizer_svc.habits import THOUGHT_FIELDS, Habits, in_parts
+from tokenizer_svc.tools_as_text import Spelling, as_text, with_list
 
 NOTHING: Mapping[str, Any] = {}
-_TELLS_NONE = re.compile(r"""content(?:['"]\s*\])?\s+is\s+(?:not\s+)?none""", re.IGNORECASE)
-"""A template that tells a message without content from one with an empty one."""
-_KNOWS_TOOLS = re.compile(r"\btools\b")
-"""A template that shows functions to the model."""
 MAX_LENGTH = 4_000_000
 """Characters of a rendered conversation: twice what a prompt may have."""
 
@@ -49,25 +44,24 @@ class Rendering:
 USUAL = Rendering()
 _END = "END_OF_THE_FINAL_MESSAGE "
 """What marks the end of the message that goes on. Its space shows whether the template strips messages."""
-_PROBE = "text of the user"
-"""What a template that takes text as such shows."""
 
 
 class ChatTemplate:
     """One compiled template. `variables` are what it sees besides the conversation, such as bos_token."""
 
-    def __init__(self, source: str, variables: Mapping[str, str], tells_tools: bool = False) -> None:
+    def __init__(self, source: str, variables: Mapping[str, str], spelling: Spelling | None = None) -> None:
         """Raises `ModelDirectoryError` if `source` is no template.
 
-        `tells_tools`: if the template knows no functions, they are told as text: see `tools_as_text.py`.
+        `spelling`: of what the template does not show of functions and calls, which is told as text; None: it
+        is left out.
         """
         try:
             self._template = _environment().from_string(source)
         except Exception as error:  # what is constant is computed here, with all that can go wrong in it
             raise ModelDirectoryError(f"the chat template does not compile: {_line(error)}") from error
         self._variables = dict(variables)
-        self._tells_none = _TELLS_NONE.search(source) is not None
-        self._tells_tools = tells_tools and not _KNOWS_TOOLS.search(source)
+        self._spelling = spelling
+        self._habits = Habits(lambda values: self._template.render({**self._variables, **values}))
 
     def render(
         self,
@@ -85,11 +79,9 @@ class ChatTemplate:
         what is given anyhow.
         """
         continues = rendering.continue_final_message
-        if self._tells_tools:
-            messages = as_text(messages, tools)
         values: dict[str, Any] = {
             **self._variables,
-            "messages": [self._as_it_expects(message) for message in messages],
+            "messages": [self._as_it_expects(message) for message in self._told(messages, tools)],
             "tools": list(tools) or None,
             "documents": list(rendering.documents) or None,
             "add_generation_prompt": rendering.add_generation_prompt and not continues,
@@ -97,8 +89,8 @@ class ChatTemplate:
         if continues:
             last = values["messages"][-1]
             last["content"] = _with_end(last["content"])
-        if self._takes_parts:
-            values["messages"] = [_in_parts(message) for message in values["messages"]]
+        if self._habits.takes_parts:
+            values["messages"] = [in_parts(message) for message in values["messages"]]
         if taken := sorted(arguments.keys() & values.keys()):
             raise InvalidRequestError("chat_template_kwargs", f"{taken[0]} is not for a request to say")
         values.update(arguments)
@@ -115,31 +107,42 @@ class ChatTemplate:
             )
         return _until_end(text) if continues else text
 
-    @cached_property
-    def _takes_parts(self) -> bool:
-        """Whether it shows a message's text only as a part among others, as of some models that also see."""
-
-        def shows(message: dict[str, Any]) -> bool:
-            try:
-                values = {**self._variables, "messages": [message], "tools": None, "documents": None}
-                return _PROBE in self._template.render(values)
-            except Exception:  # whatever the template's code raises
-                return False
-
-        message = {"role": "user", "content": _PROBE}
-        return not shows(message) and shows(_in_parts(message))
+    def _told(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]
+    ) -> Sequence[Mapping[str, Any]]:
+        """The messages, with what the template would not show of functions and calls."""
+        if self._spelling is None:
+            return messages
+        unseen = () if not tools or self._habits.shows_tools else tools
+        calls = any(message["role"] == "tool" or "tool_calls" in message for message in messages)
+        if calls and not self._habits.calling.shows_calls:
+            results = self._spelling.foreign or not self._habits.shows_results
+            return as_text(messages, unseen, self._spelling, results)
+        return with_list(messages, unseen, self._spelling) if unseen else messages
 
     def _as_it_expects(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """The message; without content if the template asks for that, as most would print "None"."""
-        content = message["content"]
-        return {**message, "content": "" if content is None and not self._tells_none else content}
+        """The message as this template takes it."""
+        fields, content = dict(message), message["content"]
+        if "tool_calls" not in message:
+            return {**fields, "content": ""} if content is None and not self._habits.takes_none else fields
+        way = self._habits.calling
+        if not content:
+            fields["content"] = way.content
+        if way.arguments_as_text:
+            fields["tool_calls"] = [_with_text(call) for call in message["tool_calls"]]
+        thoughts = [name for name in THOUGHT_FIELDS if name in fields]
+        if thoughts and content and isinstance(content, str) and self._habits.refuses_text_beside_thoughts:
+            fields |= {"content": "", **{name: f"{fields[name]}\n\n{content}" for name in thoughts}}
+        return fields
 
 
-def _in_parts(message: Mapping[str, Any]) -> dict[str, Any]:
-    """The message with its text, if it has nothing else, as the only part of it."""
-    content = message["content"]
-    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    return {**message, "content": parts}
+def _with_text(call: Mapping[str, Any]) -> dict[str, Any]:
+    """The call with its arguments as JSON."""
+    function = call["function"]
+    if isinstance(function["arguments"], str):
+        return dict(call)
+    arguments = json.dumps(function["arguments"], ensure_ascii=False)
+    return {**call, "function": {**function, "arguments": arguments}}
 
 
 def _with_end(content: Any) -> Any:

@@ -15,7 +15,7 @@ from ops.runtime.watchdog import end_at_once
 from tokenizer_svc.classification import SETTINGS, pair_arguments
 from tokenizer_svc.defaults import read_defaults
 from tokenizer_svc.errors import ModelDirectoryError, PanicError, TooLongError
-from tokenizer_svc.files import named_tokens, read_config, read_json, template_source
+from tokenizer_svc.files import chat_templates, named_tokens, read_config, read_json
 from tokenizer_svc.images import ImageTokens
 from tokenizer_svc.longest import characters_per_token
 from tokenizer_svc.panic import no_panic
@@ -39,6 +39,8 @@ class TextModel:
     """Sampling parameters for requests that leave them out; see `defaults.py`."""
     template: str | None
     """Source of the chat template. None: the model has none, so it takes plain prompts only."""
+    tool_template: str | None
+    """That of conversations with functions. None: the same."""
     named_tokens: Mapping[str, str]
     """What a template sees besides the conversation: texts of tokens such as bos_token, by their names."""
     every_token: TokenBytes
@@ -82,13 +84,15 @@ class TextModel:
         generation = read_json(directory / "generation_config.json")
         added = tokenizer.get_added_tokens_decoder()
         special = {one.content: token for token, one in added.items() if one.special}
-        template, bidirectional = template_source(directory), encoder_family(config) is not None
+        templates, bidirectional = chat_templates(directory), encoder_family(config) is not None
+        template = templates.get("default")
         return cls(
             tokenizer=tokenizer,
             vocab_size=_vocab_size(tokenizer, config),
             end_tokens=_end_tokens((generation, config), tokenizer, named),
             defaults=read_defaults(directory / "generation_config.json", generation),
             template=template,
+            tool_template=templates.get("tool_use") if template is not None else None,
             named_tokens=named,
             every_token=TokenBytes(tokenizer, decoder, (), bidirectional),
             plain_tokens=TokenBytes(tokenizer, decoder, special.values(), bidirectional),

@@ -1,53 +1,105 @@
 """A conversation with functions for a chat template that does not know of any: all of it is told as text.
 
-Calls are spelled as in the format `json` (`formats.py`), so that the model sees its calls as it wrote them.
+Calls are spelled in the model's format (`formats.py`), so that it sees its calls as it wrote them.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 Message = dict[str, Any]
 Content = str | list[dict[str, Any]]
 """Of a message: a text, or parts, of which some are images."""
 
-INSTRUCTION = """\
-You can call functions. To do so, answer with a JSON array of calls and with nothing else, such as \
-[{"name": "FUNCTION", "arguments": {"PARAMETER": "VALUE"}}]. The functions, with JSON Schemas of their \
-parameters:
-"""
+
+@dataclass(frozen=True)
+class Spelling:
+    """How a model spells calls, with fields of `CallFormat` in `formats.py`."""
+
+    first: str
+    call: str
+    between: str
+    last: str
+    python: bool = False
+    """Arguments are those of Python; otherwise JSON."""
+    foreign: bool = False
+    """The model may not have learned to call functions: results are told as text, too."""
+
+    def of(self, calls: Iterable[tuple[str, object]]) -> str:
+        """The text of calls: of each its name and its arguments."""
+        spelled = (
+            self.call.replace("$number", str(number))
+            .replace("$name", name)
+            .replace("$arguments", self._written(given))
+            for number, (name, given) in enumerate(calls)
+        )
+        return self.first.replace("$space", " ") + self.between.join(spelled) + self.last
+
+    def _written(self, arguments: object) -> str:
+        if self.python and isinstance(arguments, dict):
+            return ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+        return _json(arguments)
+
+    @property
+    def instruction(self) -> str:
+        """What a model is told of functions in front of their list."""
+        example = self.of((name, {"PARAMETER": "VALUE"}) for name in ("FUNCTION", "ANOTHER_FUNCTION"))
+        return (
+            "You can call functions. To do so, answer with one or more calls in this form and nothing else:\n"
+            f"{example}\nThe functions, with JSON Schemas of their parameters:\n"
+        )
 
 
-def as_text(messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]) -> list[Message]:
-    """The conversation with the roles system, user and assistant, and without calls.
+def as_text(
+    messages: Sequence[Mapping[str, Any]], tools: Sequence[Any], spelling: Spelling, results: bool = True
+) -> list[Message]:
+    """The conversation without calls, which become the text of the assistant.
 
-    Calls become the text of the assistant, and results of calls a message of the user. The functions are
-    listed in the system message if that is the first one, else in front of the first message: some templates
-    know no system messages. `tools`: functions as clients send them.
+    `tools`: functions as clients send them; see `with_list`. `results`: those of calls become messages of the
+    user.
     """
     told: list[Message] = []
     called: dict[str, str] = {}
-    results = False
+    after_result = False
     for message in messages:
-        if message["role"] == "tool":
+        if message["role"] == "tool" and results:
             result = _result(message, called)
-            if results:
+            if after_result:
                 told[-1]["content"] = _joined("\n", told[-1]["content"], result)
             else:
                 told.append({"role": "user", "content": result})
         else:
             called |= {call["id"]: call["function"]["name"] for call in message.get("tool_calls", ())}
-            told.append(_said(message))
-        results = message["role"] == "tool"
-    return _with_list(told, tools) if tools else told
+            told.append(_said(message, spelling))
+        after_result = message["role"] == "tool"
+    return with_list(told, tools, spelling)
 
 
-def _said(message: Mapping[str, Any]) -> Message:
+def with_list(
+    messages: Sequence[Mapping[str, Any]], tools: Sequence[Any], spelling: Spelling
+) -> list[Message]:
+    """The conversation with a list of functions, if there are any.
+
+    It is in the system message if that is the first one, else in front of the first message: some templates
+    know no system messages.
+    """
+    if not tools:
+        return [dict(message) for message in messages]
+    text = spelling.instruction + "\n".join(_json(tool["function"]) for tool in tools)
+    first = messages[0]
+    if first["role"] == "assistant":
+        return [{"role": "system", "content": text}, *map(dict, messages)]
+    parts = (first["content"], text) if first["role"] == "system" else (text, first["content"])
+    return [{**first, "content": _joined("\n\n", *parts)}, *map(dict, messages[1:])]
+
+
+def _said(message: Mapping[str, Any], spelling: Spelling) -> Message:
     fields = {name: value for name, value in message.items() if name != "tool_calls"}
     if calls := message.get("tool_calls"):
         functions = [call["function"] for call in calls]
-        spelled = [{"name": each["name"], "arguments": each["arguments"]} for each in functions]
-        fields["content"] = _joined("\n", message["content"], _json(spelled))
+        spelled = spelling.of((each["name"], each["arguments"]) for each in functions)
+        fields["content"] = _joined("\n", message["content"], spelled)
     return fields
 
 
@@ -55,15 +107,6 @@ def _result(message: Mapping[str, Any], called: Mapping[str, str]) -> Content:
     """The result of a call, with the name of the function if the conversation tells it."""
     name = called.get(message.get("tool_call_id", ""), "") or message.get("name", "")
     return _joined("", f"Result of {name}: " if name else "Result: ", message["content"])
-
-
-def _with_list(messages: list[Message], tools: Sequence[Any]) -> list[Message]:
-    text = INSTRUCTION + "\n".join(_json(tool["function"]) for tool in tools)
-    first = messages[0]
-    if first["role"] == "assistant":
-        return [{"role": "system", "content": text}, *messages]
-    parts = (first["content"], text) if first["role"] == "system" else (text, first["content"])
-    return [{**first, "content": _joined("\n\n", *parts)}, *messages[1:]]
 
 
 def _joined(between: str, *contents: Content | None) -> Content:

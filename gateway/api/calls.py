@@ -11,11 +11,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
+from gateway.api.schema_types import kinds_of, types_of
 from proto.tokenizer_pb2 import (
     BARE_KEYS,
     JSON_CALLS,
     NAMED_JSON,
     PYTHON_CALLS,
+    XML_INVOKES,
     XML_PAIRS,
     XML_PARAMETERS,
     AnswerFormat,
@@ -27,7 +29,7 @@ MOST_PYTHON = 2**15
 """Characters of PYTHON_CALLS: Python's own parser is not made for hostile texts."""
 
 Functions = Mapping[str, Mapping[str, Any]]
-"""The functions that were offered, by name: for each, the properties of its schema."""
+"""The functions that were offered, by name: for each, the schema of its arguments."""
 
 
 class Call(NamedTuple):
@@ -45,8 +47,7 @@ def functions_of(tools: Sequence[Mapping[str, Any]]) -> Functions:
     found = {}
     for tool in tools:
         parameters = tool["function"].get("parameters")
-        properties = parameters.get("properties") if isinstance(parameters, dict) else None
-        found[tool["function"]["name"]] = properties if isinstance(properties, dict) else {}
+        found[tool["function"]["name"]] = parameters if isinstance(parameters, dict) else {}
     return found
 
 
@@ -71,10 +72,11 @@ def _json_calls(text: str, _: AnswerFormat, __: Functions) -> list[Call] | None:
         arguments = value.get("arguments", value.get("parameters", {})) if isinstance(value, dict) else None
         if isinstance(arguments, str):
             arguments = _DECODER.decode(arguments)
-        if not isinstance(arguments, dict) or not isinstance(value.get("name"), str):
+        name = value.get("name", value.get("tool_name")) if isinstance(value, dict) else None
+        if not isinstance(arguments, dict) or not isinstance(name, str):
             return None
         given = value.get("id")
-        calls.append(Call(value["name"], _spelled(arguments), given if isinstance(given, str) else ""))
+        calls.append(Call(name, _spelled(arguments), given if isinstance(given, str) else ""))
     return calls
 
 
@@ -88,27 +90,35 @@ def _named_json(text: str, form: AnswerFormat, _: Functions) -> list[Call] | Non
 
 
 def _xml_parameters(text: str, _: AnswerFormat, functions: Functions) -> list[Call] | None:
-    if not text.rstrip().endswith("</function>"):
+    return _from_elements(text, _PARAMETERS, functions)
+
+
+def _xml_invokes(text: str, _: AnswerFormat, functions: Functions) -> list[Call] | None:
+    return _from_elements(text, _INVOKES, functions)
+
+
+def _from_elements(text: str, elements: "_Elements", functions: Functions) -> list[Call] | None:
+    # Without the end of a last element, every beginning of one would be looked at up to the end of the text.
+    if not text.rstrip().endswith(elements.call_ends):
         return None
     calls, end = [], 0
-    for function in _FUNCTION.finditer(text):
-        if text[end : function.start()].strip():
+    for call in elements.call.finditer(text):
+        if text[end : call.start()].strip():
             return None
-        end, body = function.end(), function["body"].strip()
-        if body and (not body.endswith("</parameter>") or _PARAMETER.sub("", body).strip()):
+        end, body = call.end(), call["body"].strip()
+        if body and (not body.endswith(elements.argument_ends) or elements.argument.sub("", body).strip()):
             return None
-        pairs = _PARAMETER.findall(body)
-        calls.append(_from_pairs(function["name"].strip(), pairs, functions))
+        pairs = [found.groupdict() for found in elements.argument.finditer(body)]
+        calls.append(_from_pairs(call["name"].strip(), pairs, functions))
     return calls
 
 
 def _xml_pairs(text: str, _: AnswerFormat, functions: Functions) -> list[Call] | None:
     name, mark, rest = text.partition("<arg_key>")
     body = (mark + rest).strip()
-    # Without the end of a last value, every beginning of one would be looked at up to the end of the text.
     if body and (not body.endswith("</arg_value>") or _PAIR.sub("", body).strip()):
         return None
-    pairs = _PAIR.findall(body)
+    pairs = [found.groupdict() for found in _PAIR.finditer(body)]
     return [_from_pairs(name.strip(), pairs, functions)]
 
 
@@ -143,23 +153,30 @@ def _as_json(found: re.Match[str]) -> str:
     return _CONSTANTS.get(found[0], found[0])
 
 
-def _from_pairs(name: str, pairs: Sequence[tuple[str, str]], functions: Functions) -> Call:
-    """A call whose arguments are texts: its schema says which of them are JSON."""
-    properties = functions.get(name, {})
-    return Call(
-        name, _spelled({key.strip(): _value(text, properties.get(key.strip())) for key, text in pairs})
-    )
+def _from_pairs(name: str, pairs: Sequence[Mapping[str, str | None]], functions: Functions) -> Call:
+    """A call whose arguments are texts: the model or the schema says which of them are JSON.
+
+    `pairs`: groups of `_Elements.argument`.
+    """
+    schema = functions.get(name, {})
+    arguments = {}
+    for pair in pairs:
+        key, told = (pair["key"] or "").strip(), pair.get("told")
+        types = _TOLD[told] if told else types_of(key, schema)
+        arguments[key] = _value(pair["value"] or "", types)
+    return Call(name, _spelled(arguments))
 
 
-def _value(text: str, schema: object) -> object:
-    kind = schema.get("type") if isinstance(schema, dict) else None
-    if kind == "string":
+def _value(text: str, types: frozenset[str]) -> object:
+    """The value that a text stands for, of one of these types of JSON Schema; none: of any type."""
+    if types == {"string"}:
         return text
     try:
         # Some write Python's constants.
-        return _DECODER.decode(_CONSTANTS.get(text.strip(), text.strip()))
+        value = _DECODER.decode(_CONSTANTS.get(text.strip(), text.strip()))
     except (ValueError, RecursionError):
         return text
+    return value if "string" not in types or types & kinds_of(value) else text
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -183,12 +200,38 @@ def _spelled(arguments: object) -> str:
     return text
 
 
+class _Elements(NamedTuple):
+    """Calls as elements of XML, with an element for each argument."""
+
+    call: re.Pattern[str]
+    call_ends: tuple[str, ...]
+    argument: re.Pattern[str]
+    """Its groups `key`, `value`, and perhaps `told`: `true` if the value is a text as it stands."""
+    argument_ends: tuple[str, ...]
+
+
 _DECODER = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)
 _CONSTANTS = {"True": "true", "False": "false", "None": "null"}
-_FUNCTION = re.compile(r"<function=(?P<name>[^>\n]+)>(?P<body>.*?)</function>", re.DOTALL)
-_PARAMETER = re.compile(r"<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
+_PARAMETERS = _Elements(
+    call=re.compile(r"<function=(?P<name>[^>\n]+)>(?P<body>.*?)</function>", re.DOTALL),
+    call_ends=("</function>",),
+    argument=re.compile(r"<parameter=(?P<key>[^>\n]+)>\n?(?P<value>.*?)\n?</parameter>", re.DOTALL),
+    argument_ends=("</parameter>",),
+)
+_MARK = "(?:｜DSML｜)?"
+_TOLD = {"true": frozenset(("string",)), "false": frozenset[str]()}
+_INVOKES = _Elements(
+    call=re.compile(rf'<{_MARK}invoke name="(?P<name>[^">\n]+)">(?P<body>.*?)</{_MARK}invoke>', re.DOTALL),
+    call_ends=("</invoke>", "</｜DSML｜invoke>"),
+    argument=re.compile(
+        rf'<{_MARK}parameter name="(?P<key>[^">\n]+)"(?: string="(?P<told>true|false)")?>'
+        rf"(?P<value>.*?)</{_MARK}parameter>",
+        re.DOTALL,
+    ),
+    argument_ends=("</parameter>", "</｜DSML｜parameter>"),
+)
 _BETWEEN = re.compile(r"[\s;,]*")
-_PAIR = re.compile(r"<arg_key>([^<]*)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
+_PAIR = re.compile(r"<arg_key>(?P<key>[^<]*)</arg_key>\s*<arg_value>(?P<value>.*?)</arg_value>", re.DOTALL)
 # A JSON string is passed over as a whole; without an end, up to that of the text, so that it is read once.
 _BARE = re.compile(
     r"""<\|"\|>(?P<text>.*?)<\|"\|>|"(?:[^"\\]|\\.)*"?|(?<=[{,])(?P<key>[^<>{}\[\]",:]+):|\b[A-Z][a-z]+\b""",
@@ -198,6 +241,7 @@ _READERS: Mapping[int, Callable[[str, AnswerFormat, Functions], list[Call] | Non
     JSON_CALLS: _json_calls,
     NAMED_JSON: _named_json,
     XML_PARAMETERS: _xml_parameters,
+    XML_INVOKES: _xml_invokes,
     XML_PAIRS: _xml_pairs,
     PYTHON_CALLS: _python_calls,
     BARE_KEYS: _bare_keys,

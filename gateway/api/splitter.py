@@ -24,7 +24,7 @@ class Splitter:
 
     def __init__(self, form: AnswerFormat, functions: Functions) -> None:
         self._form, self._functions = form, functions
-        self._calls_begin = frozenset(form.call_begin)
+        self._calls_begin = frozenset((*form.call_begin, *form.call_first))
         self.thinking = form.thinking
         """The text so far ends within a thought."""
         self._text = ""
@@ -102,7 +102,8 @@ class Splitter:
         if self.thinking:
             return (form.thought_end,)
         thoughts = form.thought_begin and (form.thoughts_anywhere or not self._begun)
-        return (*form.call_begin, *form.delimiters, *[form.thought_begin] * bool(thoughts))
+        first = () if self._begun else form.call_first
+        return (*form.call_begin, *first, *form.delimiters, *[form.thought_begin] * bool(thoughts))
 
     def _opens(self) -> bool:
         """Whether the answer is calls alone, from its first character on."""

@@ -69,6 +69,8 @@ def tokenizer_config_of(file: Gguf) -> dict[str, Any]:
             found[key] = tokens[number]
     if template := file.get("tokenizer.chat_template", str):
         found["chat_template"] = template
+        if for_tools := file.get("tokenizer.chat_template.tool_use", str):
+            found["chat_template"] = {"default": template, "tool_use": for_tools}
     return found
 
 

@@ -100,6 +100,9 @@ PARTS = [
 ]
 PARTS += [
     "<parameter=a>\n",
+    '<parameter name="a">',
+    '<｜DSML｜parameter name="a" string="true">',
+    "</invoke>",
     "<function=f>",
     '{"name": "f", "arguments": {}}',
     "[f()]",
@@ -117,6 +120,10 @@ CLOSING = [
     "]",
     ")",
     "\n</parameter>\n",
+    "</parameter>\n",
+    "</｜DSML｜parameter>\n",
+    "</invoke>\n",
+    "</｜DSML｜invoke>\n",
     "</arg_value>",
     "</think>",
     "<|end|>",

@@ -17,14 +17,48 @@ def names_of(model, template, **names):
     return calls, thoughts
 
 
-@pytest.mark.parametrize("name", [name for name, entry in CALLS.items() if entry.signs])
-def test_a_template_tells(byte_level, name):
-    assert names_of(byte_level, " ".join(CALLS[name].signs))[0] == [name]
+def signs(table):
+    return [(name, signs) for name, entry in table.items() for signs in entry.signs]
 
 
-@pytest.mark.parametrize("name", THOUGHTS)
-def test_a_template_tells_of_thoughts(byte_level, name):
-    assert names_of(byte_level, " ".join(THOUGHTS[name].signs))[1] == [name]
+@pytest.mark.parametrize(("name", "signs"), signs(CALLS))
+def test_a_template_tells(byte_level, name, signs):
+    assert names_of(byte_level, " ".join(signs))[0] == [name]
+
+
+@pytest.mark.parametrize(("name", "signs"), signs(THOUGHTS))
+def test_a_template_tells_of_thoughts(byte_level, name, signs):
+    assert names_of(byte_level, " ".join(signs))[1] == [name]
+
+
+def test_a_token_tells_of_calls_that_a_template_leaves_to_the_model(byte_level):
+    """As with LFM2.5, whose smaller models have templates without the mark."""
+    model = replace(byte_level, special_tokens={**byte_level.special_tokens, "<|tool_call_start|>": 7})
+    assert names_of(model, "List of tools: [")[0] == ["lfm2"]
+    assert names_of(model, "<tool_call>")[0] == ["hermes"], "the template comes first"
+    assert names_of(model, None)[0] == []
+
+
+def test_a_template_for_functions_tells_of_calls(byte_level):
+    """As with Hermes 3, whose default template has nothing of them."""
+    model = replace(byte_level, tool_template="<tool_call>")
+    assert names_of(model, "{{ messages }}</think>") == (["hermes"], ["think"])
+
+
+def test_calls_in_json_can_be_told_as_text(byte_level):
+    def spelled(name):
+        spelling = Formats(replace(byte_level, template="no sign"), calls=name).spelling
+        return spelling and spelling.of([("f", {"a": 1}), ("g", "no JSON")])
+
+    assert spelled("json") == '[{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": "no JSON"}]'
+    assert spelled("deepseek_v31") == (
+        '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{"a": 1}<｜tool▁call▁end｜>'
+        '<｜tool▁call▁begin｜>g<｜tool▁sep｜>"no JSON"<｜tool▁call▁end｜><｜tool▁calls▁end｜>'
+    )
+    assert spelled("kimi_k2").count("functions.") == 2
+    assert "functions.g:1<" in spelled("kimi_k2")
+    assert spelled("mistral").startswith('[TOOL_CALLS] [{"name": "f"')
+    assert (spelled("glm"), spelled("none")) == (None, None)
 
 
 def test_a_template_that_tells_of_no_calls_is_one_for_json(byte_level):

@@ -16,9 +16,10 @@ from tokenizer_svc import renderer as module
 from tokenizer_svc.errors import InvalidRequestError, ModelDirectoryError
 from tokenizer_svc.renderer import Renderer
 from tokenizer_svc.template import Rendering
-from tokenizer_svc.tools_as_text import INSTRUCTION
+from tokenizer_svc.tools_as_text import Spelling
 
 HI = [{"role": "user", "content": "hi"}]
+JSON = Spelling("[", '{"name": "$name", "arguments": $arguments}', ", ", "]", foreign=True)
 Started = Callable[[str], AbstractAsyncContextManager[Renderer]]
 
 
@@ -230,14 +231,26 @@ async def test_functions_are_told_as_text_if_it_is_to_tell_them() -> None:
     """In the model's template and in those of clients alike."""
     source, other = "{{ messages[0].content }}", Rendering(template="! {{ messages[0].content }}")
     tools = [{"type": "function", "function": {"name": "clock"}}]
-    told = f'{INSTRUCTION}{{"name": "clock"}}\n\nhi'
-    for tells, expected in ((True, told), (False, "hi")):
-        renderer = Renderer(source, {}, takes_templates=True, tells_tools=tells)
+    told = f'{JSON.instruction}{{"name": "clock"}}\n\nhi'
+    for spelling, expected in ((JSON, told), (None, "hi")):
+        renderer = Renderer(source, {}, takes_templates=True, spelling=spelling)
         try:
             assert await renderer.render(HI, {}, tools) == expected
             assert await renderer.render(HI, {}, tools, rendering=other) == f"! {expected}"
         finally:
             await renderer.close()
+
+
+async def test_conversations_with_functions_have_a_template_of_their_own() -> None:
+    renderer = Renderer("plain", {}, tool_source="{{ tools[0].function.name }}")
+    try:
+        assert await renderer.render(HI, {}) == "plain"
+        tools = [{"type": "function", "function": {"name": "clock"}}]
+        assert await renderer.render(HI, {}, tools) == "clock"
+    finally:
+        await renderer.close()
+    with pytest.raises(ModelDirectoryError, match="does not compile"):
+        await Renderer("plain", {}, tool_source="{% for %}").start()
 
 
 async def test_a_template_of_a_client_s_is_refused_unless_allowed() -> None:

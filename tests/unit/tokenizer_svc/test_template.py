@@ -1,3 +1,4 @@
+import json
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,13 @@ from ops.runtime.settings import SHIPPED_MODEL
 from tokenizer_svc.errors import InvalidRequestError, ModelDirectoryError
 from tokenizer_svc.template import ChatTemplate, Rendering
 from tokenizer_svc.tokenizer import TextModel
-from tokenizer_svc.tools_as_text import as_text
+from tokenizer_svc.tools_as_text import Spelling, as_text
 
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
+JSON = Spelling("[", '{"name": "$name", "arguments": $arguments}', ", ", "]", foreign=True)
+TOOLS = [{"type": "function", "function": {"name": "clock"}}]
+ASKED = {"role": "user", "content": "Late?"}
+RESULT = {"role": "tool", "tool_call_id": "1", "content": "Noon."}
 CHAT = [
     {"role": "system", "content": 'Be <brief> & "kind".'},
     {"role": "user", "content": "Grüße {{ 7 * 7 }} {% raw %}"},
@@ -182,6 +187,20 @@ def test_where_templates_are_found(byte_level: TextModel, tmp_path: Path) -> Non
     ):
         (tmp_path / file).write_text(content)
         assert TextModel.load(tmp_path).template == expected, file
+    assert TextModel.load(tmp_path).tool_template is None
+    (tmp_path / "additional_chat_templates/tool_use.jinja").write_text("t")
+    assert (TextModel.load(tmp_path).template, TextModel.load(tmp_path).tool_template) == ("a", "t")
+
+
+def test_a_template_for_functions_is_one_of_several(byte_level: TextModel, tmp_path: Path) -> None:
+    byte_level.tokenizer.save(str(tmp_path / "tokenizer.json"))
+    named = [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
+    model = TextModel.load(tmp_path)
+    assert (model.template, model.tool_template) == ("d", "t")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": named[:1]}))
+    model = TextModel.load(tmp_path)
+    assert (model.template, model.tool_template) == (None, None), "there is none for other conversations"
 
 
 @pytest.mark.parametrize(
@@ -219,14 +238,62 @@ def test_tokens_of_old_checkpoints_have_their_names_elsewhere(
     assert model.end_tokens == (1,)
 
 
+def calling(arguments: object, content: str | None = None) -> dict[str, Any]:
+    call = {"id": "1", "type": "function", "function": {"name": "clock", "arguments": arguments}}
+    return {"role": "assistant", "content": content, "tool_calls": [call]}
+
+
 def test_functions_are_told_as_text_where_the_template_knows_none() -> None:
-    tools = [{"type": "function", "function": {"name": "clock"}}]
     knows, knows_none = "{{ tools | tojson }} {{ messages[0].content }}", "{{ messages[0].content }}"
     asked = [{"role": "user", "content": "hi"}]
-    assert ChatTemplate(knows, TOKENS, tells_tools=True).render(asked, tools=tools).endswith("}}] hi")
-    told = ChatTemplate(knows_none, TOKENS, tells_tools=True).render(asked, tools=tools)
-    assert told == as_text(asked, tools)[0]["content"] != "hi"
-    assert ChatTemplate(knows_none, TOKENS).render(asked, tools=tools) == "hi"
+    assert ChatTemplate(knows, TOKENS, JSON).render(asked, tools=TOOLS).endswith("}}] hi")
+    told = ChatTemplate(knows_none, TOKENS, JSON).render(asked, tools=TOOLS)
+    assert told == as_text(asked, TOOLS, JSON)[0]["content"] != "hi"
+    assert ChatTemplate(knows_none, TOKENS).render(asked, tools=TOOLS) == "hi"
+
+
+def test_a_template_that_names_tools_and_shows_none() -> None:
+    """As that of Phi-4-mini, which looks for them in the system message."""
+    source = "{% for m in messages %}{{ m.content }}{{ m['tools'] if 'tools' in m }}{% endfor %}"
+    told = ChatTemplate(source, TOKENS, JSON).render([{"role": "user", "content": "hi"}], tools=TOOLS)
+    assert told.endswith('"clock"}\n\nhi')
+
+
+def test_calls_are_shown_by_a_template_that_shows_no_functions() -> None:
+    """As those of DeepSeek, which also want arguments as text, and write calls where the content is none."""
+    source = (
+        "{% for m in messages %}{% if m.tool_calls and m['content'] is none %}"
+        "{{ '|' + m.tool_calls[0].function.name + ' ' + m.tool_calls[0].function.arguments }}"
+        "{% else %}{{ '|' + m.content }}{% endif %}{% endfor %}"
+    )
+    template = ChatTemplate(source, TOKENS, JSON)
+    for content in (None, ""):
+        told = template.render([ASKED, calling({"at": "Köln"}, content), RESULT], tools=TOOLS)
+        assert told == f'|{JSON.instruction}{{"name": "clock"}}\n\nLate?|clock {{"at": "Köln"}}|Noon.'
+    assert template.render([ASKED, calling("no JSON"), RESULT]) == "|Late?|clock no JSON|Noon."
+
+
+def test_arguments_are_no_python() -> None:
+    plain = "{% for m in messages %}{{ m.tool_calls[0].function if m.tool_calls }}{% endfor %}"
+    source = plain.replace("function", "function.name ~ m.tool_calls[0].function.arguments")
+    assert ChatTemplate(source, TOKENS).render([ASKED, calling({"a": True}), RESULT]) == 'clock{"a": true}'
+    source = plain.replace("function", "function.name ~ m.tool_calls[0].function.arguments | tojson")
+    assert ChatTemplate(source, TOKENS).render([ASKED, calling({"a": True}), RESULT]) == 'clock{"a": true}'
+
+
+def test_a_text_beside_thoughts_and_calls_joins_the_thoughts_where_the_template_refuses_it() -> None:
+    """As that of gpt-oss does, whose models write all three."""
+    source = (
+        "{% for m in messages %}{% if m.tool_calls and m.content and m.thinking %}"
+        "{{ raise_exception('Cannot pass both') }}{% endif %}"
+        "|{{ m.thinking }}/{{ m.content }}/{{ m.tool_calls[0].function.name if m.tool_calls }}{% endfor %}"
+    )
+    thought = dict.fromkeys(("reasoning_content", "reasoning", "thinking"), "Hm.")
+    template, whole = ChatTemplate(source, TOKENS), {**calling({}, "I look."), **thought}
+    assert template.render([ASKED, whole, RESULT]) == "|/Late?/|Hm.\n\nI look.//clock|/Noon./"
+    assert template.render([ASKED, calling({}, "I look."), RESULT]) == "|/Late?/|/I look./clock|/Noon./"
+    taking = ChatTemplate(source.replace("raise_exception('Cannot pass both')", "''"), TOKENS)
+    assert taking.render([ASKED, whole, RESULT]) == "|/Late?/|Hm./I look./clock|/Noon./"
 
 
 def test_calls_and_results_that_a_template_refuses_are_told() -> None:
@@ -234,14 +301,8 @@ def test_calls_and_results_that_a_template_refuses_are_told() -> None:
         "{% for m in messages %}{{ raise_exception('unknown role: tool') if m.role == 'tool' }}"
         "<{{ m.role }}>{{ m.content }}{% endfor %}"
     )
-    function = {"name": "clock", "arguments": {}}
-    calls = [{"id": "1", "type": "function", "function": function}]
-    turn = [
-        {"role": "user", "content": "Late?"},
-        {"role": "assistant", "content": None, "tool_calls": calls},
-        {"role": "tool", "tool_call_id": "1", "content": "Noon."},
-    ]
-    told = ChatTemplate(refusing, {}, tells_tools=True).render(turn)
+    turn = [ASKED, calling({}), RESULT]
+    told = ChatTemplate(refusing, {}, JSON).render(turn)
     assert told.endswith('<assistant>[{"name": "clock", "arguments": {}}]<user>Result of clock: Noon.')
     with pytest.raises(InvalidRequestError, match="unknown role: tool"):
         ChatTemplate(refusing, {}).render(turn)
@@ -254,6 +315,22 @@ def test_tools_and_messages_without_content() -> None:
     )
     expected = '[{"name": "f"}]{"function": {"arguments": {"a": 1}}}'
     assert ChatTemplate(source, {}).render(turns, {}, [{"name": "f"}]) == expected
-    for test in ("m.content is none", "m['content'] is not none", 'm["content"]  is none'):
-        template = ChatTemplate(f"{{% for m in messages %}}{{{{ {test} }}}}{{% endfor %}}", {})
-        assert template.render(turns) == str("not" not in test)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("m.content if m.content is not none", ""),
+        ("'no' if m['content'] is none else m.content", "no"),
+        ("m.content", ""),
+        ("'' if '</think>' in m.content or m.reasoning_content is not none else 1", ""),
+    ],
+    ids=["none is none", "only none is none", "prints none", "looks into it"],
+)
+@pytest.mark.parametrize("given", [None, ""])
+def test_a_call_has_the_content_that_the_template_takes(content: str, said: str, given: str | None) -> None:
+    """The last one is as that of Qwen3, which takes no none, and asks whether another field is none."""
+    shown = f"{{{{ {content} }}}}{{{{ m.tool_calls | tojson if m.tool_calls }}}}"
+    template = ChatTemplate(f"{{% for m in messages %}}{shown}{{% endfor %}}", {}, JSON)
+    calls = json.dumps(calling({"at": 1})["tool_calls"])
+    assert template.render([calling({"at": 1}, given)]) == said + calls

@@ -2,14 +2,21 @@
 
 import json
 
-from tokenizer_svc.tools_as_text import INSTRUCTION, as_text
+from tokenizer_svc.tools_as_text import Spelling
+from tokenizer_svc.tools_as_text import as_text as told_as_text
 
 TOOLS = [
     {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}},
     {"type": "function", "function": {"name": "clock"}},
 ]
+JSON = Spelling("[", '{"name": "$name", "arguments": $arguments}', ", ", "]", foreign=True)
+INSTRUCTION = JSON.instruction
 LISTED = INSTRUCTION + '{"name": "weather", "parameters": {"type": "object"}}\n{"name": "clock"}'
 USER = {"role": "user", "content": "Is it late?"}
+
+
+def as_text(messages, tools):
+    return told_as_text(messages, tools, JSON)
 
 
 def call(name, arguments, id=""):
@@ -37,8 +44,8 @@ def test_an_assistant_that_begins_gets_a_system_message_before_it():
 
 
 def test_the_instruction_shows_the_format_of_calls():
-    (example,) = json.loads(INSTRUCTION[INSTRUCTION.index("[") : INSTRUCTION.index("]") + 1])
-    assert example.keys() == {"name", "arguments"}
+    _, example, _ = INSTRUCTION.split("\n", 2)
+    assert [each["name"] for each in json.loads(example)] == ["FUNCTION", "ANOTHER_FUNCTION"]
 
 
 def test_calls_are_spelled_as_the_model_spells_them():

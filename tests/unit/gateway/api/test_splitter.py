@@ -83,6 +83,40 @@ EXAMPLES = {
         f"<|tool_call_start|>[weather(city={PLAIN!r}, days=3, at={{'x': [True]}}), clock()]<|tool_call_end|>",
         [("weather", SIMPLE), ("clock", {})],
     ),
+    "minimax_m2": (
+        "minimax_m2",
+        f'<minimax:tool_call>\n<invoke name="weather">\n<parameter name="city">{PLAIN}</parameter>\n'
+        '<parameter name="days">3</parameter>\n<parameter name="at">{"x": [true]}</parameter>\n</invoke>\n'
+        '<invoke name="clock">\n</invoke>\n</minimax:tool_call>',
+        [("weather", SIMPLE), ("clock", {})],
+    ),
+    "deepseek_v32": (
+        "deepseek_v32",
+        '<｜DSML｜function_calls>\n<｜DSML｜invoke name="weather">\n'
+        f'<｜DSML｜parameter name="city" string="true">{PLAIN}</｜DSML｜parameter>\n'
+        '<｜DSML｜parameter name="days" string="false">3</｜DSML｜parameter>\n'
+        '<｜DSML｜parameter name="at" string="false">{"x": [true]}</｜DSML｜parameter>\n</｜DSML｜invoke>\n'
+        '<｜DSML｜invoke name="clock">\n</｜DSML｜invoke>\n</｜DSML｜function_calls>',
+        [("weather", SIMPLE), ("clock", {})],
+    ),
+    "seed_oss": (
+        "seed_oss",
+        f"<seed:tool_call>\n<function=weather>\n<parameter=city>{PLAIN}</parameter>\n"
+        '<parameter=days>3</parameter>\n<parameter=at>{"x": [true]}</parameter>\n</function>\n'
+        "</seed:tool_call>",
+        [("weather", SIMPLE)],
+    ),
+    "nemotron": ("nemotron", f"<TOOLCALL>[{AS_JSON}, {CLOCK}]</TOOLCALL>", TWO),
+    "cohere": (
+        "cohere",
+        '<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "weather", "parameters": '
+        f"{ARGUMENTS}}},\n"
+        '    {"tool_call_id": "1", "tool_name": "clock", "parameters": {}}\n]<|END_ACTION|>',
+        TWO,
+    ),
+    "phi4": ("phi4", f"<|tool_call|>[{AS_JSON}, {CLOCK}]<|/tool_call|>", TWO),
+    "phi4_array": ("phi4", f"[{AS_JSON}, {CLOCK}]", TWO),
+    "phi4_functools": ("phi4", f"functools[{AS_JSON}, {CLOCK}]", TWO),
     "harmony": (
         "harmony",
         "<|channel|>commentary to=functions.weather <|constrain|>json<|message|>" + ARGUMENTS,
@@ -93,8 +127,18 @@ EXAMPLES = {
         "<|start|>assistant to=functions.weather<|channel|>commentary json<|message|>" + ARGUMENTS,
         TWO[:1],
     ),
+    "harmony_first": (
+        "harmony",
+        " to=functions.weather<|channel|>commentary <|constrain|>json<|message|>" + ARGUMENTS,
+        TWO[:1],
+    ),
+    "harmony_code": (
+        "harmony",
+        "<|channel|>analysis to=functions.weather code<|message|>" + ARGUMENTS,
+        TWO[:1],
+    ),
 }  # fmt: skip
-ALONE = ("llama3_json", "json", "pythonic")
+ALONE = ("llama3_json", "json", "pythonic", "phi4_array", "phi4_functools", "harmony_first")
 """Examples that are the whole answer."""
 
 
@@ -102,6 +146,7 @@ def form_of(calls: str = "none", thoughts: str = "none", **more) -> AnswerFormat
     form = AnswerFormat(**more)
     if (spelled := CALLS.get(calls)) is not None:
         form.call_begin.extend(spelled.begin)
+        form.call_first.extend(spelled.begin_first)
         form.call_end, form.call_opening = spelled.end, spelled.opening
         form.call_syntax, form.call_header = spelled.syntax, spelled.header
         form.delimiters.extend(spelled.delimiters)
@@ -251,6 +296,26 @@ def test_channels():
         "<|start|>assistant<|channel|>final<|message|>Yes."
     )
     assert assert_any_cut_is_the_same(form_of("harmony", "harmony"), text) == Pieces("Hm.More.", "Wait.Yes.")
+
+
+@pytest.mark.parametrize("channel", ["final", "commentary"])
+@pytest.mark.parametrize("content", [" <|constrain|>json", "<|constrain|>json", " json"])
+def test_a_channel_may_say_that_its_text_is_json(channel, content):
+    thought = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
+    text = f'{thought}<|channel|>{channel}{content}<|message|>{{"a": 1}}'
+    found = assert_any_cut_is_the_same(form_of("harmony", "harmony"), text)
+    assert found == Pieces("Hm.", '{"a": 1}')
+
+
+def test_what_begins_a_call_only_at_the_beginning_is_text_elsewhere():
+    text = f"<|channel|>final<|message|>Write to=functions.weather<|message|>{ARGUMENTS}"
+    found = assert_any_cut_is_the_same(form_of("harmony", "harmony"), text)
+    assert found == Pieces("", text.removeprefix("<|channel|>final<|message|>"))
+    assert (
+        assert_any_cut_is_the_same(form_of("phi4"), "The functools module.").content
+        == "The functools module."
+    )
+    assert assert_any_cut_is_the_same(form_of("phi4"), "functools is one.").content == "functools is one."
 
 
 def test_the_model_s_own_ids():

@@ -267,3 +267,10 @@ def test_an_unknown_split_is_named(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "a.gguf", shipped() | {"tokenizer.ggml.pre": "other"}, {})
     with pytest.raises(FileError, match=r"tokenizer\.ggml\.pre: 'other' is not supported"):
         tokenizer_of(read_gguf(path))
+
+
+def test_a_template_for_functions_is_one_of_two(tmp_path: Path) -> None:
+    templates = {"tokenizer.chat_template": "plain", "tokenizer.chat_template.tool_use": "with functions"}
+    path = write_gguf(tmp_path / "a.gguf", pieces(**templates), {})
+    config = tokenizer_config_of(read_gguf(path))
+    assert config["chat_template"] == {"default": "plain", "tool_use": "with functions"}

@@ -1,0 +1,122 @@
+"""How a chat template takes conversations, found out by rendering short ones.
+
+Templates differ in what they show of functions and calls, and nothing in them says so in one way.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+Message = dict[str, Any]
+
+THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking")
+"""Names that templates have for the thoughts of a message."""
+_TEXT = "text of the user"
+_NAME = "name_of_the_function"
+_VALUE = "value of the argument"
+_ARGUMENTS = {"city": _VALUE}
+_ID = "abcdefghi"
+"""Of a call. Mistral's templates want nine letters or digits."""
+_TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": _NAME,
+            "description": "Weather of a city.",
+            "parameters": {
+                "type": "object",
+                "properties": {"city": {"type": "string", "description": "Its name."}},
+                "required": ["city"],
+            },
+        },
+    }
+]
+_USER: Message = {"role": "user", "content": _TEXT}
+_RAIN = "result of the call"
+_RESULT: Message = {"role": "tool", "tool_call_id": _ID, "content": _RAIN}
+
+
+class Way(NamedTuple):
+    """How a template takes a message with calls and nothing else."""
+
+    content: str | None = ""
+    """Its content."""
+    arguments_as_text: bool = False
+    """Arguments are a text of JSON; otherwise an object."""
+    shows_calls: bool = False
+    """The template shows such calls."""
+
+
+class Habits:
+    """What one template does. Each habit is found out when it is first asked for."""
+
+    def __init__(self, render: Callable[[Mapping[str, Any]], str]) -> None:
+        """`render`: the template, which takes the variables of a conversation and raises what it likes."""
+        self._render = render
+
+    @cached_property
+    def takes_parts(self) -> bool:
+        """It shows a message's text only as a part among others, as of some models that also see."""
+        return _TEXT not in self._rendered([_USER]) and _TEXT in self._rendered([in_parts(_USER)])
+
+    @cached_property
+    def takes_none(self) -> bool:
+        """It takes a message whose content is none. Some print "None", and some look into it."""
+        text = self._shown([_USER, {"role": "assistant", "content": None}])
+        return text != "" and "None" not in text
+
+    @cached_property
+    def shows_tools(self) -> bool:
+        """It shows the functions of a request."""
+        return _NAME in self._shown([_USER], _TOOLS)
+
+    @cached_property
+    def shows_results(self) -> bool:
+        """It shows the results of calls."""
+        return _RAIN in self._shown([_USER, {"role": "assistant", "content": _TEXT}, _RESULT], _TOOLS)
+
+    @cached_property
+    def calling(self) -> Way:
+        """How it takes calls. Most take them in several ways; then it is the one that clients use."""
+        for content in (None, ""):
+            for arguments in (_ARGUMENTS, json.dumps(_ARGUMENTS)):
+                text = self._shown([_USER, _calling(content, arguments), _RESULT], _TOOLS)
+                in_python = str(_ARGUMENTS) in text or (content is None and "None" in text)
+                if _VALUE in text and not in_python:
+                    return Way(content, isinstance(arguments, str), shows_calls=True)
+        return Way()
+
+    @cached_property
+    def refuses_text_beside_thoughts(self) -> bool:
+        """It takes no message with text, thoughts and calls, but one without the text."""
+        way = self.calling
+        call = _calling(way.content, json.dumps(_ARGUMENTS) if way.arguments_as_text else _ARGUMENTS)
+        call |= dict.fromkeys(THOUGHT_FIELDS, "A thought.")
+        with_text, without = (
+            self._shown([_USER, {**call, "content": content}, _RESULT], _TOOLS) for content in (_TEXT, "")
+        )
+        return bool(without and not with_text)
+
+    def _shown(self, messages: Sequence[Message], tools: Sequence[Any] | None = None) -> str:
+        return self._rendered([in_parts(one) for one in messages] if self.takes_parts else messages, tools)
+
+    def _rendered(self, messages: Sequence[Message], tools: Sequence[Any] | None = None) -> str:
+        """What the template makes of this; "" if it refuses it."""
+        values = {"messages": messages, "tools": tools, "documents": None, "add_generation_prompt": True}
+        try:
+            return self._render(values)
+        except Exception:  # whatever the template's code raises
+            return ""
+
+
+def in_parts(message: Mapping[str, Any]) -> Message:
+    """The message with its text, if it has nothing else, as the only part of it."""
+    content = message["content"]
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    return {**message, "content": parts}
+
+
+def _calling(content: str | None, arguments: object) -> Message:
+    call = {"id": _ID, "type": "function", "function": {"name": _NAME, "arguments": arguments}}
+    return {"role": "assistant", "content": content, "tool_calls": [call]}
