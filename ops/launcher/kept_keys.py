@@ -5,7 +5,9 @@
 
 import json
 import os
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 
 from ops.launcher.record import state_directory
 from ops.runtime.errors import LaunchError
@@ -14,12 +16,22 @@ _NAME = "keys.json"
 
 
 def keep(port: int, records: Mapping[str, str]) -> None:
-    """Write the keys of the deployment on a port, in one step."""
+    """Write the keys of the deployment on a port, in one step.
+
+    What root writes belongs to the account that runs the deployment, which reads it at its next start.
+    """
     path = state_directory() / str(port) / _NAME
-    draft = path.with_suffix(".draft")
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        json.dump(dict(records), file, indent=1)
-    draft.replace(path)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=_NAME)
+    draft = Path(name)
+    try:
+        with os.fdopen(handle, "w") as file:
+            if os.geteuid() == 0:
+                owner = path.parent.stat()
+                os.fchown(handle, owner.st_uid, owner.st_gid)
+            json.dump(dict(records), file, indent=1)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def kept(port: int) -> dict[str, str] | None:
