@@ -20,6 +20,7 @@ import httpx
 import pytest
 import yaml
 
+from gateway.settings import GatewaySettings
 from ops.launcher.acl import HEALTH, OPERATOR, ROLES, Credentials, write
 from ops.launcher.redis_server import RedisServer, free_port
 from ops.runtime.process import LAST_SECONDS
@@ -38,9 +39,18 @@ OURS = {name: service for name, service in SERVICES.items() if "build" in servic
 STARTED = {name: service for name, service in OURS.items() if "profiles" not in service}
 
 
-def resolve(text: str) -> str:
-    """`${NAME:-default}` and `${NAME:+other}` as compose does them where NAME is not set."""
-    return re.sub(r"\$\{\w+:(?:-([^}]*)|\+[^}]*)\}", r"\1", text)
+def resolve(text: str, **given: str) -> str:
+    """`${NAME}`, `${NAME:-default}` and `${NAME:+other}` as compose does them, those within others first."""
+
+    def value(found: re.Match[str]) -> str:
+        name, kind, other = found.groups()
+        if kind == ":+":
+            return other if given.get(name) else ""
+        return given.get(name) or other or ""
+
+    while (done := re.sub(r"\$\{(\w+)(?:(:[-+])([^${}]*))?\}", value, text)) != text:
+        text = done
+    return text
 
 
 class TraceReceiver:
@@ -324,6 +334,31 @@ def test_only_the_gateway_is_reached_from_outside() -> None:
         "grafana": ["127.0.0.1:${GRAFANA_PORT:-3000}:3000"],
     }
     assert all(of[name] == {"watch"} for name in ("prometheus", "grafana")), "Redis is not within reach"
+
+
+@pytest.mark.parametrize("hosts", ["", "api.example.com, other.example.com"])
+def test_prometheus_may_read_the_gateway_whatever_other_names_it_has(hosts: str) -> None:
+    watched = yaml.safe_load((ROOT / "ops/watch/prometheus.yml").read_text())["scrape_configs"]
+    (target,) = [target for one in watched for each in one["static_configs"] for target in each["targets"]]
+    allowed = resolve(SERVICES["gateway"]["environment"]["QUIRE_ALLOWED_HOSTS"], QUIRE_ALLOWED_HOSTS=hosts)
+    access = GatewaySettings(allowed_hosts=allowed).access
+    for host in (target, *filter(None, hosts.split(", "))):
+        assert access.refusal("1.1", [host], []) is None
+    assert access.refusal("1.1", ["else.example.com"], []) is not None
+
+
+def test_the_guide_names_all_that_selinux_would_keep_from_containers() -> None:
+    guide = (ROOT / "docs/operate.md").read_text(encoding="utf-8")
+    (paragraph,) = [one for one in guide.split("\n\n") if "chcon" in one]
+    (named,) = re.findall(r"`chcon -Rt container_file_t ([^`]+)`", paragraph)
+    mounts = [mount for service in SERVICES.values() for mount in service.get("volumes", [])]
+    sources = [mount.rsplit(":", 2)[0] for mount in mounts if mount.startswith((".", "$"))]
+    sources += [secret["file"] for secret in COMPOSE["secrets"].values()]
+    assert len(sources) > 8
+    for source in sources:
+        place = Path(resolve(source))
+        assert place == Path("/dev/null") or any(place.is_relative_to(one) for one in named.split())
+        assert set(re.findall(r"\$\{(\w+)", source)) <= set(re.findall(r"`(\w+)`", paragraph))
 
 
 def test_a_gpu_worker_is_a_profile_of_its_own() -> None:
