@@ -23,7 +23,8 @@ from tests.support.prometheus import MISSING, WATCH, Prometheus, reading, wait_f
 RULES = (WATCH / "alerts.yml").read_text(encoding="utf-8")
 OF_A_FULL_ONE = {"QuireMemoryFull", "QuireStalled", "QuireRefuses", "QuireSlow", "QuireQueueLag"}
 OF_A_BROKEN_ONE = {
-    *("QuireNoWorker", "QuireErrors", "QuireWorkersLost", "QuireRestarts"),
+    *("QuireNoWorker", "QuireNoScheduler", "QuireNoTokenizer"),
+    *("QuireErrors", "QuireWorkersLost", "QuireRestarts"),
     *("QuireLeasesLost", "QuireDeadLetters", "QuireDown"),
 }
 QUESTION = {"model": "quire-tiny", "prompt": "An owl", "ignore_eos": True}
@@ -77,6 +78,12 @@ async def fire(prometheus: Prometheus, *alerts: str) -> None:
     assert await comes_true(lambda: set(alerts) <= prometheus.firing()), (alerts, prometheus.firing())
 
 
+async def shown(prometheus: Prometheus) -> None:
+    """Return once each process has shown its metrics, which comes up to five seconds after its start."""
+    everything = 'sum(quire:workers) > 0 and on () quire:door_calls{service="Tokenizer"}'
+    assert await comes_true(lambda: prometheus.query(everything) and not prometheus.firing())
+
+
 def fired(prometheus: Prometheus) -> set[str]:
     """The names of all alerts that have fired."""
     samples = prometheus.query('max_over_time(ALERTS{alertstate="firing"}[1h])')
@@ -105,6 +112,7 @@ async def a_worker_hangs(deployment: Deployment, prometheus: Prometheus) -> None
     (worker,) = deployment.processes["gpu_worker"]
     async with asked(deployment, count=1, tokens=20) as tasks:
         assert await tasks[0] == 200
+    await shown(prometheus)
     assert not await comes_true(prometheus.firing, seconds=5)
     for attempt in attempts():
         begun, stopped = asyncio.Event(), asyncio.Event()
@@ -155,6 +163,7 @@ async def test_a_deployment_whose_processes_break(redis_server: RedisServer, tmp
     try:
         deployment.start()
         with reading(deployment, tmp_path, hurried(RULES)) as prometheus:
+            await shown(prometheus)
             assert not await comes_true(prometheus.firing, seconds=5)
             await workers_die(deployment, prometheus)
             await others_break(deployment, prometheus)
@@ -188,6 +197,10 @@ async def others_break(deployment: Deployment, prometheus: Prometheus) -> None:
     (door,) = deployment.redis.scan_iter(f"{deployment.prefix}calls:Tokenizer:*")
     deployment.redis.xadd(door, {b"garbage": b"\xff"})
     await fire(prometheus, "QuireDeadLetters")
+    for service, alert in (("scheduler_svc", "QuireNoScheduler"), ("tokenizer_svc", "QuireNoTokenizer")):
+        deployment.kill(service)
+        await fire(prometheus, alert)
+        await asyncio.to_thread(deployment.wait_served, service, deployment.spawn(service))
     for _ in range(8):  # two live at once for as long as a lease, and twice as many and two more are let pass
         known = {sample["metric"]["engine"] for sample in prometheus.query(STARTS)}
         deployment.kill("tokenizer_svc")
