@@ -78,7 +78,7 @@ async def _run(settings: Settings, service: str, serve: Serve[Settings]) -> None
         traces = start_traces(service, node.id, settings.otlp_endpoint, _sampling(settings))
         store = MetricsStore(Line(settings.redis_url), settings.stream_prefix)
         node.own(publish(node, store), "what publishes the metrics")
-        page = await _show_metrics(node, settings.metrics_address)
+        page = await _show_metrics(node, store, settings.metrics_address)
         serving = asyncio.ensure_future(serve(node, settings))
         _stop_on_signals(serving, settings.stop_seconds)
         try:
@@ -90,13 +90,16 @@ async def _run(settings: Settings, service: str, serve: Serve[Settings]) -> None
                 await asyncio.to_thread(traces.shutdown)
 
 
-async def _show_metrics(node: Node, address: str) -> "MetricsPage | None":
-    """Show this process's own metrics, if an address is given."""
+async def _show_metrics(node: Node, store: MetricsStore, address: str) -> "MetricsPage | None":
+    """Show this process's own metrics, if an address is given. Redis lets a gateway read all others."""
     if not address:
         return None
     from ops.runtime.metrics_page import MetricsPage  # needed seldom
 
-    page = MetricsPage(node.id)
+    async def read_all() -> dict[str, bytes]:
+        return await store.read([lease.process_id for lease in await node.leases()])
+
+    page = MetricsPage(node.id, read_all=read_all if node.service == "gateway" else None)
     await node.update(metrics=await page.listen(address))
     return page
 

@@ -67,8 +67,8 @@ class ProcessSettings(BaseSettings):
     and those that fail. Seconds. 0: none are."""
 
     metrics_address: str = Field("", pattern=r"^(|.+:\d{1,5})$")
-    """Where this process shows its own metrics over HTTP, as in `127.0.0.1:9101`; port 0 takes a free one,
-    which the lease names. Empty: nowhere but at the gateway."""
+    """Where this process shows its own metrics over HTTP, and a gateway those of all, as in `127.0.0.1:9101`;
+    port 0 takes a free one, which the lease names. Empty: nowhere but at the gateway."""
 
     log_level: str = Field("INFO", pattern=r"^(DEBUG|INFO|WARNING|ERROR)$")
 

@@ -7,12 +7,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import grpc
+import httpx
 import pytest
 
 from ops.runtime import process
 from ops.runtime.errors import StartError
+from ops.runtime.metric_names import WORKERS
+from ops.runtime.metrics import Metrics
+from ops.runtime.metrics_store import MetricsStore
 from ops.runtime.settings import ProcessSettings
 from proto.rpc import MemoryBus, Node, TaskEnded
+from proto.rpc.redis_bus import Line
 from proto.rpc.resume import LOST
 from proto.scheduler_pb2 import EmbedTokensRequest, EmbedTokensResponse
 from proto.scheduler_pb2_grpc import SchedulerServicer, SchedulerStub, add_SchedulerServicer_to_server
@@ -197,12 +202,27 @@ async def returning(node: Node, settings: ProcessSettings) -> None:
     """Serves nothing."""
 
 
-async def test_a_process_shows_its_metrics_where_it_is_told_to() -> None:
-    async with Node(MemoryBus(), "node", lease_seconds=60) as node:
-        assert await process._show_metrics(node, "") is None
-        page = await process._show_metrics(node, "127.0.0.1:0")
-        (lease,) = await node.leases()
-        _, writer = await asyncio.open_connection(*lease.info["metrics"].split(":"))
-        writer.close()
-        assert page is not None
-        page.close()
+async def test_a_process_shows_its_metrics_where_it_is_told_to(line: Line, prefix: str) -> None:
+    """A gateway shows those of all processes, too, which no other process may read."""
+    bus, store, metrics = MemoryBus(), MetricsStore(line, prefix), Metrics()
+    metrics.gauge(WORKERS, "m").set(3)
+    async with (
+        Node(bus, "scheduler", lease_seconds=60) as scheduler,
+        Node(bus, "gateway", lease_seconds=60) as gateway,
+        httpx.AsyncClient(trust_env=False) as http,
+    ):
+        await store.write(scheduler.id, metrics.snapshot())
+        assert await process._show_metrics(gateway, store, "") is None
+        pages = {
+            node.id: await process._show_metrics(node, store, "127.0.0.1:0") for node in (scheduler, gateway)
+        }
+        found = {}
+        for lease in await gateway.leases():
+            url = f"http://{lease.info['metrics']}/metrics"
+            assert (await http.get(url)).status_code == 200
+            found[lease.service] = await http.get(f"{url}/all")
+        assert found["scheduler"].status_code == 404
+        assert f'quire:workers{{engine="{scheduler.id}",model_name="m"}} 3.0' in found["gateway"].text
+        for page in pages.values():
+            assert page is not None
+            page.close()
