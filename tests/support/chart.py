@@ -24,12 +24,12 @@ def schema() -> Manifest:
     return loaded
 
 
-def rendered(given: Manifest) -> list[Manifest]:
+def rendered(given: Manifest, release: str = RELEASE) -> list[Manifest]:
     """All objects that the chart makes. Raises Helm's errors."""
     from helm_python import Chart
 
     with Chart.load(CHART) as chart:
-        texts = chart.render(given, name=RELEASE, namespace=NAMESPACE).values()
+        texts = chart.render(given, name=release, namespace=NAMESPACE).values()
     return [one for text in texts for one in yaml.safe_load_all(text) if one]
 
 

@@ -333,3 +333,109 @@ def test_a_setting_of_a_component_goes_before_one_of_all() -> None:
     assert (
         float(found["worker"]["QUIRE_STOP_SECONDS"]) == ProcessSettings.model_fields["stop_seconds"].default
     )
+
+
+@needs_helm
+def test_a_setting_is_passed_on_as_it_is_written() -> None:
+    """Zeros, empty ones and large numbers, too."""
+    given = {
+        "env": {"QUIRE_IMAGE_TOKENS": 0, "QUIRE_TRACE_RATE": 0.5, "QUIRE_LOG_FORMAT": ""},
+        "gateway": {
+            "env": {"QUIRE_TRACE_RATE": 0, "QUIRE_FILES_BYTES": 1073741824, "QUIRE_STRICT_FIELDS": False}
+        },
+        "defaults": {"tokenizer": {"env": {"QUIRE_TRACE_SLOW_SECONDS": 2.5}}},
+        "models": [
+            MODEL | {"tokenizer": {"replicas": 0, "env": {"QUIRE_TRACE_SLOW_SECONDS": 0}}},
+            MODEL
+            | {"name": "b", "workers": [{"pool": "p", "replicas": 0, "env": {"QUIRE_MAX_SLOTS": 10**7}}]},
+        ],
+    }
+    made = of_kind(rendered(given), "Deployment")
+    found = {one["metadata"]["name"]: environment(pod_of(one)["containers"][0]) for one in made}
+    replicas = {one["metadata"]["name"]: one["spec"]["replicas"] for one in made}
+    gateway, tokenizer, worker = (
+        found[f"{RELEASE}-{name}"] for name in ("gateway", "a-tokenizer", "b-worker-p")
+    )
+    assert gateway["QUIRE_TRACE_RATE"] == "0"
+    assert gateway["QUIRE_FILES_BYTES"] == "1073741824"
+    assert gateway["QUIRE_STRICT_FIELDS"] == "false"
+    assert gateway["QUIRE_LOG_FORMAT"] == ""
+    assert worker["QUIRE_IMAGE_TOKENS"] == tokenizer["QUIRE_IMAGE_TOKENS"] == "0"
+    assert worker["QUIRE_TRACE_RATE"] == "0.5"
+    assert worker["QUIRE_MAX_SLOTS"] == "10000000"
+    assert tokenizer["QUIRE_TRACE_SLOW_SECONDS"] == "0"
+    assert replicas[f"{RELEASE}-a-tokenizer"] == replicas[f"{RELEASE}-b-worker-p"] == 0
+
+
+@needs_helm
+def test_names_that_look_like_numbers_stay_text() -> None:
+    import kubernetes_validate
+
+    given = {
+        "models": [{"name": "70", "model": "org/a", "workers": [{"pool": "4090"}]}],
+        "secretName": "1e3",
+        "hub": {"tokenSecret": "12"},
+        "redis": {"storageClassName": "3"},
+        "inferencePool": {"enabled": True, "endpointPicker": "7", "parentGateway": "8"},
+    }
+    for one in rendered(given, release="2026"):
+        labels = one["metadata"]["labels"]
+        assert labels["app.kubernetes.io/instance"] == "2026"
+        assert all(isinstance(text, str) for text in (one["metadata"]["name"], *labels.values()))
+        if one["apiVersion"] not in OF_OTHERS:
+            kubernetes_validate.validate(one, KUBERNETES, strict=True)
+        elif one["kind"] == "InferencePool":
+            assert (one["metadata"]["name"], one["spec"]["endpointPickerRef"]["name"]) == ("2026", "7")
+        elif one["kind"] == "HTTPRoute":
+            (rule,) = one["spec"]["rules"]
+            assert (one["spec"]["parentRefs"][0]["name"], rule["backendRefs"][0]["name"]) == ("8", "2026")
+
+
+def open_to(made: list[Manifest], peer: Manifest) -> set[int]:
+    """Ports of gateways that policies open to pods: `peer` has labels that a selector of their own looks at.
+
+    `podSelector`: labels of pods of the deployment's namespace; `namespaceSelector`: of all pods of another.
+    """
+    (labels,) = [
+        one["spec"]["template"]["metadata"]["labels"]
+        for one in of_kind(made, "Deployment")
+        if one["metadata"]["labels"]["app.kubernetes.io/component"] == "gateway"
+    ]
+    policies = [one["spec"] for one in of_kind(made, "NetworkPolicy")]
+    rules = [
+        rule for one in policies if matches(one["podSelector"], labels) for rule in one.get("ingress", [])
+    ]
+    return {
+        port["port"]
+        for rule in rules
+        for port in rule["ports"]
+        if "from" not in rule
+        or any(
+            each.keys() == peer.keys() and matches(*each.values(), *peer.values()) for each in rule["from"]
+        )
+    }
+
+
+@needs_helm
+def test_prometheus_reaches_what_is_scaled_by_its_values(made: list[Manifest]) -> None:
+    given = chart.values(CHART / "values.yaml")["prometheus"]
+    namespace = given.split(".")[1]
+    if of_kind(made, "ScaledObject"):
+        ports = open_to(made, {"namespaceSelector": {"kubernetes.io/metadata.name": namespace}})
+        assert ports == metrics_ports(made)
+
+
+@needs_helm
+def test_a_picker_reaches_metrics_that_need_no_key(made: list[Manifest]) -> None:
+    for pool in of_kind(made, "InferencePool"):
+        ports = open_to(made, {"podSelector": {"inferencepool": pool["spec"]["endpointPickerRef"]["name"]}})
+        assert ports == metrics_ports(made)
+        assert len(ports) == 2
+
+
+def metrics_ports(made: list[Manifest]) -> set[int]:
+    """Ports at which gateways show the metrics of all; its Service has them, too."""
+    (ports,) = [container["ports"] for name, _, container in containers(made) if name == "gateway"]
+    (service,) = [one for one in of_kind(made, "Service") if one["metadata"]["name"] == f"{RELEASE}-gateway"]
+    assert [one["targetPort"] for one in service["spec"]["ports"]] == [one["name"] for one in ports]
+    return {one["containerPort"] for one in ports}

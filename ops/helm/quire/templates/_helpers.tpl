@@ -4,18 +4,18 @@
 
 {{- define "quire.labels" -}}
 app.kubernetes.io/name: quire
-app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
 app.kubernetes.io/component: {{ .component }}
 {{- with .model }}
-quire/model: {{ . }}
+quire/model: {{ . | quote }}
 {{- end }}
 {{- with .pool }}
-quire/pool: {{ . }}
+quire/pool: {{ . | quote }}
 {{- end }}
 {{- end -}}
 
 {{- define "quire.metadata" -}}
-name: {{ .name }}
+name: {{ .name | quote }}
 labels:
   {{- include "quire.labels" . | nindent 2 }}
   app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
@@ -27,12 +27,20 @@ labels:
 quire-{{ .image }}:{{ .root.Values.images.tag | default .root.Chart.AppVersion }}
 {{- end -}}
 
-{{/* Settings as a container's `env`, those of all processes first. */}}
+{{/* Settings as a container's `env`: the chart's own, over them those of all processes, over them the component's. */}}
 {{- define "quire.env" -}}
-{{- $settings := merge (dict) .env .root.Values.env -}}
-{{- range $name, $value := merge $settings .own }}
-- name: {{ $name }}
+{{- $settings := deepCopy .own -}}
+{{- range $given := list .root.Values.env .env }}
+{{- range $name, $value := $given }}{{ $_ := set $settings $name $value }}{{ end }}
+{{- end }}
+{{- range $name, $value := $settings }}
+- name: {{ $name | quote }}
+  {{- /* Helm reads numbers of a file as floats, and writes large ones with an exponent. */}}
+  {{- if and (kindIs "float64" $value) (eq $value (floor $value)) }}
+  value: {{ printf "%.0f" $value | quote }}
+  {{- else }}
   value: {{ $value | toString | quote }}
+  {{- end }}
 {{- end }}
 {{- end -}}
 
@@ -97,7 +105,7 @@ spec:
             {{- include "quire.env" . | nindent 12 }}
             {{- with .hubToken }}
             - name: HF_TOKEN
-              valueFrom: { secretKeyRef: { name: {{ . }}, key: token } }
+              valueFrom: { secretKeyRef: { name: {{ . | quote }}, key: token } }
             {{- end }}
           {{- if or (eq .service "gateway") $root.Values.metricsPort }}
           ports:
@@ -157,7 +165,7 @@ spec:
         # Of the Secret each process sees its own user of Redis.
         - name: secrets
           secret:
-            secretName: {{ $root.Values.secretName }}
+            secretName: {{ $root.Values.secretName | quote }}
             items:
               - { key: {{ .service }}.url, path: redis-url }
               - { key: secret, path: deployment }
