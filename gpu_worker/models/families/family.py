@@ -224,6 +224,8 @@ class Family:
     """The entry to try if `expects` does not match. None: transformers runs such a model."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Values of missing keys, by canonical name, where they differ from Llama's."""
+    means: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Values that mean others in this family, by canonical name of their key."""
     norm: Literal["rms", "rms_float32", "rms_one_plus", "layer", "layer_without_weight"] = "rms"
     """Kind of all norms.
 
@@ -291,7 +293,11 @@ class Family:
         """The values of config.json by canonical name, with the family's defaults for missing keys and for
         those that are null."""
         renamed = {name: found for name, own in self.keys.items() if (found := _at(values, own)) is not None}
-        given = {key: value for key, value in values.items() if value is not None}
+        given = {
+            key: self.means[key].get(str(value), value) if key in self.means else value
+            for key, value in values.items()
+            if value is not None
+        }
         canonical = {**values, **self.defaults, **given, **renamed}
         if self.multi_query is True or canonical.get(str(self.multi_query)) is True:
             canonical["num_key_value_heads"] = 1

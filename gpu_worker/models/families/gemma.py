@@ -7,10 +7,12 @@ from gpu_worker.models.families.family import Family, Names
 
 _GEMMA = Family(
     norm="rms_one_plus",
-    keys={"hidden_act": "hidden_activation"},
+    means={"hidden_act": {"gelu": "gelu_pytorch_tanh"}},  # in files of the first release
     defaults={"hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": True, "head_dim": 256},
+    expects={"use_bidirectional_attention": False},
     scales_embeddings=True,
 )
+_KEYS = {"hidden_act": "hidden_activation"}
 PRE_AND_POST_NORMS = Names(
     after_attention="post_attention_layernorm",
     before_mlp="pre_feedforward_layernorm",
@@ -21,12 +23,14 @@ FAMILIES: Mapping[str, Family] = {
     "GemmaForCausalLM": _GEMMA,
     "Gemma2ForCausalLM": replace(
         _GEMMA,
+        keys=_KEYS,
         names=PRE_AND_POST_NORMS,
         defaults={**_GEMMA.defaults, "sliding_window_pattern": 2},
         windowed=True,
     ),
     "Gemma3ForCausalLM": replace(
         _GEMMA,
+        keys=_KEYS,
         names=replace(PRE_AND_POST_NORMS, query_norm="self_attn.q_norm", key_norm="self_attn.k_norm"),
         defaults={
             **_GEMMA.defaults,
@@ -34,7 +38,7 @@ FAMILIES: Mapping[str, Family] = {
             "rope_theta": 1e6,
             "rope_local_base_freq": 1e4,
         },
-        expects={"use_bidirectional_attention": False, "attn_logit_softcapping": None},
+        expects={**_GEMMA.expects, "attn_logit_softcapping": None},
         windowed=True,
     ),
 }

@@ -663,6 +663,26 @@ def test_a_stretch_that_is_not_understood_is_refused(tmp_path: Path) -> None:
                 read_config(tmp_path)
 
 
+@pytest.mark.parametrize("changes", [{}, {"hidden_act": "gelu"}, {"hidden_activation": "gelu"}], ids=str)
+@pytest.mark.parametrize("architecture", ["GemmaForCausalLM", "Gemma2ForCausalLM"])
+def test_gelu_of_gemma(tmp_path: Path, architecture: str, changes: dict[str, str]) -> None:
+    """Files of the first Gemma name the exact one, and mean its approximation."""
+    (tmp_path / "config.json").write_text(
+        json.dumps(USUAL | GEMMA | {"architectures": [architecture]} | changes)
+    )
+    theirs = getattr(transformers, architecture).config_class(**USUAL, **changes)
+    named = theirs.hidden_act if architecture == "GemmaForCausalLM" else theirs.hidden_activation
+    assert read_config(tmp_path).activation == {"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh"}[named]
+
+
+@pytest.mark.parametrize("architecture", ["GemmaForCausalLM", "Gemma2ForCausalLM"])
+def test_a_gemma_whose_tokens_see_later_ones(tmp_path: Path, architecture: str) -> None:
+    values = USUAL | GEMMA | {"architectures": [architecture], "use_bidirectional_attention": True}
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    with pytest.raises(ModelError, match=f"{architecture} is not supported"):
+        read_config(tmp_path)
+
+
 def test_what_gemma_3_leaves_out_of_its_text(tmp_path: Path) -> None:
     text = {
         "hidden_size": 2560,
