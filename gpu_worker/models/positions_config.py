@@ -44,20 +44,31 @@ def read_ropes(
 def read_windows(values: Values, layers: int) -> tuple[int, ...]:
     """Attention window of each layer.
 
-    `layer_types` names the layers with a sliding window. Without it they are the layers from
-    `max_window_layers` on (default: all), except each `sliding_window_pattern`-th.
+    `layer_types` names the layers with a sliding window; see `_types` for where it is missing.
     """
     if values.get("sliding_window") is None or not values.flag("use_sliding_window", True):
         return (0,) * layers
     window = values.positive("sliding_window")
-    pattern = values.positive("sliding_window_pattern", layers + 1)
-    first = values.get("max_window_layers", 0)
-    types = values.get("layer_types") or [
-        "sliding_attention" if layer >= first and (layer + 1) % pattern else "full_attention"
-        for layer in range(layers)
-    ]
+    types = values.get("layer_types") or _types(values, layers)
     if not isinstance(types, list) or len(types) != layers:
         raise values.wrong("layer_types", f"a list of {layers} is needed, not {types!r}")
     if unknown := [kind for kind in types if kind not in ("sliding_attention", "full_attention")]:
         raise values.wrong("layer_types", f"{unknown[0]!r} is not supported")
     return tuple(window if kind == "sliding_attention" else 0 for kind in types)
+
+
+def _types(values: Values, layers: int) -> list[str]:
+    """Kind of each layer by `sliding_window_pattern`.
+
+    A number: the layers from `max_window_layers` on (default: all) have a window, except each one of that
+    number. A text, as of EXAONE 4: L for a layer with a window and G for one without, again and again; the
+    last layer has none.
+    """
+    pattern = values.get("sliding_window_pattern")
+    if isinstance(pattern, str) and pattern and set(pattern) <= set("LG"):
+        windowed = [pattern[layer % len(pattern)] == "L" for layer in range(layers - 1)] + [False]
+    else:
+        every = values.positive("sliding_window_pattern", layers + 1)
+        first = values.get("max_window_layers", 0)
+        windowed = [layer >= first and (layer + 1) % every > 0 for layer in range(layers)]
+    return ["sliding_attention" if each else "full_attention" for each in windowed]
