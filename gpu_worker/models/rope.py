@@ -8,6 +8,7 @@ do not change, because they are sums over dimensions. Dimensions that are not ro
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,7 +47,7 @@ class Yarn:
     beta_slow: float
     truncate: bool
     attention_factor: float
-    """Factor of cosines and sines."""
+    """Factor of cosines and sines, which `attn_factor` multiplies."""
     original_max_position: int
     """Context of the first training, in positions."""
     score_scale: float = 1.0
@@ -117,6 +118,8 @@ def read_rope(
     """
     given = values.object(key)
     known = _KEYS | {_GROWTH, "max_position_embeddings"} if scales_queries else _KEYS
+    if _kind(given) == "yarn":
+        known |= {"attn_factor"}
     if unknown := sorted(given.values.keys() - known):
         raise values.wrong(key, f"{unknown[0]!r} is not understood")
     share = given.number("partial_rotary_factor", values.number("partial_rotary_factor", 1.0))
@@ -134,12 +137,17 @@ def read_rope(
 
 def _growth(given: Values, max_position: int) -> tuple[float, int]:
     """`query_growth` and `query_stretch`."""
-    beta = given.maybe(_GROWTH)
-    return (beta, given.positive("original_max_position_embeddings", max_position)) if beta else (0.0, 1)
+    if not given.get(_GROWTH):  # 0 in Devstral 2
+        return 0.0, 1
+    return given.number(_GROWTH), given.positive("original_max_position_embeddings", max_position)
+
+
+def _kind(given: Values) -> Any:
+    return given.get("rope_type", given.get("type", "default"))
 
 
 def _scaling(values: Values, key: str, given: Values, dims: int, max_position: int) -> Scaling | None:
-    kind = given.get("rope_type", given.get("type", "default"))
+    kind = _kind(given)
     if kind in ("default", "mrope"):  # as `mrope_section`
         return None
     if kind == "linear":
@@ -156,12 +164,14 @@ def _scaling(values: Values, key: str, given: Values, dims: int, max_position: i
         return Llama3(factor, low, high, original)
     attention_factor = given.maybe("attention_factor")
     if kind == "yarn":
+        if attention_factor is None:
+            attention_factor = _yarn_attention_factor(given, factor)
         return Yarn(
             factor,
             given.number("beta_fast", 32),
             given.number("beta_slow", 1),
             given.flag("truncate", True),
-            _yarn_attention_factor(given, factor) if attention_factor is None else attention_factor,
+            attention_factor * given.number("attn_factor", 1.0),
             original,
             _yarn_scale(factor, given.number("mscale_all_dim")) ** 2 if given.get("mscale_all_dim") else 1.0,
         )

@@ -104,6 +104,8 @@ STRETCHED = YARN | {
     "mscale_all_dim": 1.0,
     "llama_4_scaling_beta": 0.4,
 }
+FLAT = {"beta_fast": 4.0, "beta_slow": 0.5, "mscale_all_dim": 0.0, "llama_4_scaling_beta": 0.0}
+"""Of Devstral 2: with zeros there is neither growth nor a scale of scores."""
 DELTA = {
     "layer_types": ["linear_attention", "full_attention", "linear_attention"],
     "head_dim": 16,
@@ -403,6 +405,7 @@ ALIKE: dict[str, tuple[str, dict[str, Any]]] = {
         "KimiLinearForCausalLM",
         KIMI | {"q_lora_rank": 20, "norm_topk_prob": False, "attention_bias": True},
     ),
+    "Devstral 2": ("Ministral3ForCausalLM", {"head_dim": 16, "rope_parameters": STRETCHED | FLAT}),
 }
 """Models that use no feature of a back end that `MODELS` does not use: they are tested over one C++ back
 end."""
