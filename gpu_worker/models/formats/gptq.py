@@ -82,7 +82,8 @@ def read_gptq(values: Values) -> GptqFormat:
     """Checkpoints of AutoGPTQ and GPTQModel. Raises `ModelError`."""
     bits = choice(values, "bits", (4, 8, 2))
     version = choice(values, "checkpoint_format", ("gptq", "gptq_v2"), "gptq")
-    if own := [key for key in values.object("dynamic").values if not key.startswith("-:")]:
+    rules = values.object("dynamic").values.items()
+    if own := [key for key, rule in rules if rule and not key.startswith("-:")]:
         raise values.wrong(f"{KEY}.dynamic", f"{own[0]!r}: another format for some weights is not supported")
     return GptqFormat(f"gptq, {bits} bits", bits, _group_size(values), zero_offset=int(version == "gptq"))
 

@@ -214,3 +214,11 @@ def test_a_family_with_weights_as_in_out_has_no_quantized_weights(tmp_path: Path
     path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": FP8}))
     with pytest.raises(ModelError, match=r"config\.json: quantization_config: .*GPT2LMHeadModel"):
         load_model(tmp_path, CPU, ReferenceKernels(), torch.float32)
+
+
+def test_rules_that_override_nothing() -> None:
+    """As in Qwen 3.5: rules without content, and rules that leave out what is not quantized."""
+    rules = {"lm_head": {}, "model.language_model.embed_tokens": {}, "-:.*attn.*": {}, "-:.*mtp.*": {}}
+    values = Values(Path("config.json"), {"quantization_config": GPTQ})
+    ruled = Values(Path("config.json"), {"quantization_config": GPTQ | {"dynamic": rules}})
+    assert read_format(ruled) == read_format(values)
