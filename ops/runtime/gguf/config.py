@@ -65,14 +65,14 @@ def _llama(keys: Keys) -> dict[str, Any]:
         "mlp_bias": keys.has("blk.0.ffn_up.bias"),
     }
     if keys.number("expert_count", 0):
-        found |= {"architectures": ["MixtralForCausalLM"], **experts(keys, True)}
+        found |= {"architectures": ["MixtralForCausalLM"], **experts(keys, True, fixed=True)}
     return found
 
 
 def _granite(keys: Keys) -> dict[str, Any]:
     if not keys.flag("rope.scaling.finetuned", True):
         what = "attention without positions is not supported"
-        raise keys.file.wrong(f"{keys.architecture}.rope.scaling.finetuned", what)
+        raise keys.wrong("rope.scaling.finetuned", what)
     return {**_llama(keys), **granite_scales(keys)}
 
 
@@ -127,7 +127,7 @@ def config_of(file: Gguf, factors: Mapping[str, Sequence[float]]) -> dict[str, A
     heads, head_dim = keys.number("attention.head_count"), head_size(keys)
     latent = keys.number("attention.kv_lora_rank", 0)
     if not latent and keys.number("attention.value_length", head_dim) != head_dim:
-        raise file.wrong(f"{keys.architecture}.attention.value_length", "another size than of keys")
+        raise keys.wrong("attention.value_length", "another size than of keys")
     config = {
         "architectures": [architecture.name],
         "vocab_size": file.tensors["token_embd.weight"].shape[0],
@@ -147,6 +147,7 @@ def config_of(file: Gguf, factors: Mapping[str, Sequence[float]]) -> dict[str, A
         "torch_dtype": _dtype(file),
         **architecture.more(keys),
     }
+    keys.check_unread()
     kinds = {tensor.kind for tensor in file.tensors.values()}
     if kinds - set(PLAIN):
         config["quantization_config"] = {"quant_method": "gguf"}

@@ -5,13 +5,17 @@ from typing import Any
 from ops.runtime.gguf.keys import FACTORS, Keys, head_size
 
 
-def _shared(keys: Keys, layers_of_27b: int) -> dict[str, Any]:
-    """Gemma 2 and 3: the largest of each scales scores by another size than its heads'."""
+def _shared(keys: Keys, layers_of_27b: int, every: int) -> dict[str, Any]:
+    """Gemma 2 and 3: the largest of each scales scores by another size than its heads'.
+
+    `every`: each layer of this number has no window, if the file has no other.
+    """
     largest = keys.number("block_count") == layers_of_27b
     size = keys.number("embedding_length") // keys.number("attention.head_count")
     return {
         "query_pre_attn_scalar": size if largest else head_size(keys),
         "sliding_window": keys.number("attention.sliding_window"),
+        "sliding_window_pattern": keys.number("attention.sliding_window_pattern", every),
         "attn_logit_softcapping": keys.number("attn_logit_softcapping", 0) or None,
         "final_logit_softcapping": keys.number("final_logit_softcapping", 0) or None,
     }
@@ -19,16 +23,15 @@ def _shared(keys: Keys, layers_of_27b: int) -> dict[str, Any]:
 
 def gemma2(keys: Keys) -> dict[str, Any]:
     """Gemma 2."""
-    return _shared(keys, 46)
+    return _shared(keys, 46, 2)
 
 
 def gemma3(keys: Keys) -> dict[str, Any]:
     """Gemma 3, text."""
     local = keys.number("rope.freq_base_swa", 10000.0)
-    return _shared(keys, 62) | {
+    return _shared(keys, 62, 6) | {
         "rope_local_base_freq": local,
         "rope_theta": keys.number("rope.freq_base", 1e6),
-        "sliding_window_pattern": keys.number("attention.sliding_window_pattern", 6),
     }
 
 
@@ -41,11 +44,15 @@ def gemma4(keys: Keys) -> dict[str, Any]:
     )
     with_keys = range(len(sliding) - shared)
     share = keys.factors.get(FACTORS[0], (1.0,))
+    size, size_of_windows = head_size(keys), keys.number("attention.key_length_swa")
+    for key, whole in (("rope.dimension_count", size), ("rope.dimension_count_swa", size_of_windows)):
+        if (given := keys.number(key, whole)) != whole:
+            raise keys.wrong(key, f"{given} is not supported ({whole})")
     return {
         "layer_types": [f"{'sliding' if each else 'full'}_attention" for each in sliding],
         "sliding_window": keys.number("attention.sliding_window"),
-        "head_dim": keys.number("attention.key_length_swa"),
-        "global_head_dim": head_size(keys),
+        "head_dim": size_of_windows,
+        "global_head_dim": size,
         "num_key_value_heads": heads[sliding.index(True)] if any(sliding) else heads[0],
         "num_global_key_value_heads": heads[sliding.index(False)] if not all(sliding) else None,
         "num_kv_shared_layers": shared,

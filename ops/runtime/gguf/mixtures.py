@@ -11,11 +11,19 @@ SOFTMAX, SIGMOID = 1, 2
 """Numbers of the functions from router logits to scores."""
 
 
-def experts(keys: Keys, normalized: bool, scores: int = SOFTMAX) -> dict[str, Any]:
-    """A mixture of experts. `normalized`, `scores`: what holds where the file has no value."""
+def experts(
+    keys: Keys, normalized: bool, scores: int = SOFTMAX, *, fixed: bool = False, grouped: bool = False
+) -> dict[str, Any]:
+    """A mixture of experts. `normalized`, `scores`: what holds where the file has no value.
+
+    `fixed`: the architecture has no other `normalized`. `grouped`: experts may have groups.
+    """
     if (given := keys.number("expert_gating_func", scores)) != scores:
-        what = f"{given} is not supported ({scores})"
-        raise keys.file.wrong(f"{keys.architecture}.expert_gating_func", what)
+        raise keys.wrong("expert_gating_func", f"{given} is not supported ({scores})")
+    if fixed and keys.flag("expert_weights_norm", normalized) != normalized:
+        raise keys.wrong("expert_weights_norm", f"{str(not normalized).lower()} is not supported")
+    if not grouped and (groups := keys.number("expert_group_count", 1)) > 1:
+        raise keys.wrong("expert_group_count", f"{groups} is not supported (1)")
     return {
         "num_experts": keys.number("expert_count"),
         "num_experts_per_tok": keys.number("expert_used_count"),
@@ -44,20 +52,20 @@ def olmoe(keys: Keys) -> dict[str, Any]:
 
 def glm4moe(keys: Keys) -> dict[str, Any]:
     return {
-        **experts(keys, False, SIGMOID),
+        **experts(keys, False, SIGMOID, grouped=True),
         "attention_bias": keys.has("blk.0.attn_q.bias"),
         "use_qk_norm": keys.has("blk.0.attn_q_norm.weight"),
     }
 
 
 def minimax_m2(keys: Keys) -> dict[str, Any]:
-    found = experts(keys, True, SIGMOID)
+    found = experts(keys, True, SIGMOID, fixed=True)
     return {**found, "intermediate_size": found["moe_intermediate_size"]}
 
 
 def gpt_oss(keys: Keys) -> dict[str, Any]:
     """gpt-oss, whose YaRN does not round the dimensions between which it fades."""
-    found, scaling = experts(keys, True), rope_scaling(keys)
+    found, scaling = experts(keys, True, fixed=True), rope_scaling(keys)
     return {
         **found,
         "intermediate_size": found["moe_intermediate_size"],
@@ -70,7 +78,17 @@ def gpt_oss(keys: Keys) -> dict[str, Any]:
 def deepseek2(keys: Keys) -> dict[str, Any]:
     """DeepSeek V2 and V3, and models like them, whose attention is latent."""
     third = keys.number("expert_gating_func", SOFTMAX) == SIGMOID
-    found = experts(keys, False, SIGMOID if third else SOFTMAX)
+    found = experts(keys, False, SIGMOID if third else SOFTMAX, fixed=not third, grouped=True)
+    return {
+        **found,
+        **latent_attention(keys),
+        "architectures": ["DeepseekV3ForCausalLM" if third else "DeepseekV2ForCausalLM"],
+        "topk_method": None if third else "group_limited_greedy" if found["n_group"] > 1 else "greedy",
+    }
+
+
+def latent_attention(keys: Keys) -> dict[str, Any]:
+    """Keys of latent attention, whose rotary embedding may scale scores."""
     size = keys.number("attention.key_length_mla", keys.number("attention.key_length"))
     rotated = keys.number("rope.dimension_count")
     scaling = rope_scaling(keys)
@@ -78,9 +96,6 @@ def deepseek2(keys: Keys) -> dict[str, Any]:
         # The file has a tenth of mscale_all_dim, which mscale equals in all models that have both.
         scaling |= dict.fromkeys(("mscale", "mscale_all_dim"), 10 * multiplier)
     return {
-        **found,
-        "architectures": ["DeepseekV3ForCausalLM" if third else "DeepseekV2ForCausalLM"],
-        "topk_method": None if third else "group_limited_greedy" if found["n_group"] > 1 else "greedy",
         "num_key_value_heads": keys.number("attention.head_count"),
         "q_lora_rank": keys.number("attention.q_lora_rank", 0),
         "kv_lora_rank": keys.number("attention.kv_lora_rank"),

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ops.runtime.gguf.keys import Keys
-from ops.runtime.gguf.mixtures import SIGMOID, deepseek2, experts
+from ops.runtime.gguf.mixtures import SIGMOID, experts, latent_attention
 
 
 def qwen35(keys: Keys) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def qwen35(keys: Keys) -> dict[str, Any]:
 def qwen35moe(keys: Keys) -> dict[str, Any]:
     """Qwen 3.5 with experts, and Qwen3-Next."""
     shared = keys.number("expert_shared_feed_forward_length", keys.number("expert_feed_forward_length"))
-    return {**qwen35(keys), **experts(keys, True), "shared_expert_intermediate_size": shared}
+    return {**qwen35(keys), **experts(keys, True, fixed=True), "shared_expert_intermediate_size": shared}
 
 
 def lfm2(keys: Keys) -> dict[str, Any]:
@@ -56,8 +56,8 @@ def kimi_linear(keys: Keys) -> dict[str, Any]:
     heads = keys.number("attention.head_count")
     key_heads = keys.layers("attention.head_count_kv")
     return {
-        **deepseek2(keys),
-        **experts(keys, True, SIGMOID),
+        **latent_attention(keys),
+        **experts(keys, True, SIGMOID, grouped=True),
         "architectures": ["KimiLinearForCausalLM"],
         "layer_types": ["full_attention" if each else "linear_attention" for each in key_heads],
         "linear_num_heads": heads,

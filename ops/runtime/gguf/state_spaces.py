@@ -13,12 +13,12 @@ def granite_hybrid(keys: Keys) -> dict[str, Any]:
     """Granite 4 H. Layers without key heads are state spaces."""
     if keys.flag("rope.scaling.finetuned", True):
         what = "rotary embeddings are not supported beside state spaces"
-        raise keys.file.wrong(f"{keys.architecture}.rope.scaling.finetuned", what)
+        raise keys.wrong("rope.scaling.finetuned", what)
     key_heads = keys.layers("attention.head_count_kv")
     kinds = ["full_attention" if heads else "linear_attention" for heads in key_heads]
     shared = keys.number("expert_shared_feed_forward_length", 0)
     dense = not keys.number("expert_count", 0)
-    sizes = {"num_experts": 0} if dense else experts(keys, True)
+    sizes = {"num_experts": 0} if dense else experts(keys, True, fixed=True)
     return {
         **_state_space(keys, kinds),
         **sizes,
@@ -64,7 +64,7 @@ def nemotron_h(keys: Keys) -> dict[str, Any]:
 
 def _experts_of_nemotron(keys: Keys) -> dict[str, Any]:
     return {
-        **experts(keys, False, SIGMOID),
+        **experts(keys, False, SIGMOID, grouped=True),
         "num_experts_per_tok": keys.same("expert_used_count"),
         "moe_intermediate_size": keys.same("expert_feed_forward_length"),
         "shared_expert_intermediate_size": keys.number("expert_shared_feed_forward_length", 0),

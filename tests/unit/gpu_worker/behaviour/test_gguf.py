@@ -151,6 +151,14 @@ FALCON_H1 = STATE_SPACES | {"mamba_d_ssm": 512, "head_dim": 32, "rope_parameters
 FALCON_H1_VALUES = STATE_SPACE_VALUES | HEADS_OF_32 | {"rope.freq_base": 1e11}
 MODELS: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
     "llama": ("LlamaForCausalLM", {"tie_word_embeddings": True}, "llama", {"rope.dimension_count": 64}),
+    "llama, YaRN": (
+        "LlamaForCausalLM",
+        {"rope_parameters": YARN | {"beta_fast": 2.0, "beta_slow": 0.5}},
+        "llama",
+        YARN_VALUES
+        | {"rope.scaling.yarn_beta_fast": 2.0, "rope.scaling.yarn_beta_slow": 0.5}
+        | {"rope.scaling.yarn_log_multiplier": 1.0},  # as in files of Devstral 2: nothing reads it
+    ),
     "qwen2": ("Qwen2ForCausalLM", {}, "qwen2", {"rope.freq_base": 10000.0}),
     "qwen3": (
         "Qwen3ForCausalLM",

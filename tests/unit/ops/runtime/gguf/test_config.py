@@ -24,6 +24,13 @@ STATE_SPACE = {
     **{"ssm.conv_kernel": 4, "ssm.state_size": 16, "ssm.group_count": 1},
     **{"ssm.time_step_rank": 4, "ssm.inner_size": 128},
 }
+MIXTURE = {"expert_count": 4, "expert_used_count": 2}
+LATENT = {
+    **{"attention.kv_lora_rank": 32, "attention.key_length": 24, "attention.value_length": 16},
+    "rope.dimension_count": 8,
+}
+YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0}
+WINDOWS = {"attention.sliding_window": 8}
 EMBEDDING = {"token_embd.weight": (0, (7, 64), bytes(4 * 7 * 64))}
 
 
@@ -86,6 +93,11 @@ def test_scaled_angles(tmp_path: Path) -> None:
         "factor": 4.0,
         "original_max_position_embeddings": 32,
     }
+    file = a_file(tmp_path, "qwen2", **yarn, **{"rope.scaling.yarn_beta_fast": 4.0})
+    assert config_of(file, {})["rope_scaling"]["beta_fast"] == 4.0
+    for early in ({"rope.scale_linear": 8.0}, {"rope.scaling.factor": 8.0}):
+        found = config_of(a_file(tmp_path, **early), {})["rope_scaling"]
+        assert found == {"rope_type": "linear", "factor": 8.0}
     factors = {
         f"rope_factors_{name}.weight": (0, (4,), struct.pack("<4f", *numbers))
         for name, numbers in (("short", (1, 2, 3, 4)), ("long", (5, 6, 7, 8)))
@@ -98,6 +110,22 @@ def test_scaled_angles(tmp_path: Path) -> None:
         "original_max_position_embeddings": 32,
         "factor": 4.0,
     }
+
+
+def test_values_that_change_nothing(tmp_path: Path) -> None:
+    """Converters write some of these beside what is read."""
+    more = {"attention.causal": True, "attention.scale": 0.0, "logit_scale": 1.0}
+    more |= {"swiglu_clamp_exp": [0.0, 0.0]}
+    base = {"rope.freq_base": 5e3, "rope.freq_base_swa": 5e3, "rope.dimension_count_swa": 16}
+    file = a_file(tmp_path, "qwen3", **more, **base, **{"rope.scaling.yarn_ext_factor": 1.0})
+    assert config_of(file, {})["rope_theta"] == 5e3
+
+
+def test_factors_of_dimensions_beside_a_factor_of_all(tmp_path: Path) -> None:
+    factors = {"rope_freqs.weight": (0, (8,), bytes(32))}
+    file = a_file(tmp_path, "llama", factors, **{"rope.scaling.factor": 8.0})
+    with pytest.raises(FileError, match=r"llama\.rope\.scaling\.factor: is not supported beside"):
+        config_of(file, read_factors(file))
 
 
 def test_granite_without_scales_and_experts(tmp_path: Path) -> None:
@@ -184,6 +212,34 @@ def test_what_ends_an_answer_of_gemma_4(tmp_path: Path) -> None:
             r"nemotron_h_moe\.expert_used_count: its layers have different sizes",
         ),
         ("qwen2", {"rope.scaling.type": "linear"}, r"qwen2\.rope\.scaling\.factor: the value is missing"),
+        ("llama", MIXTURE | {"expert_weights_norm": False}, r"llama\.expert_weights_norm: false is not"),
+        (
+            "deepseek2",
+            LATENT | MIXTURE | {"expert_gating_func": 1, "expert_weights_norm": True},
+            r"deepseek2\.expert_weights_norm: true is not supported",
+        ),
+        (
+            "deepseek2",
+            LATENT | MIXTURE | {"expert_gating_func": 2, "attention.temperature_scale": 0.1},
+            r"deepseek2\.attention\.temperature_scale: 0\.1",
+        ),
+        (
+            "qwen3moe",
+            MIXTURE | {"expert_group_count": 4},
+            r"qwen3moe\.expert_group_count: 4 is not supported \(1\)",
+        ),
+        ("llama", {"attention.sliding_window": 64}, r"llama\.attention\.sliding_window: 64 is not supported"),
+        ("qwen3", {"final_logit_softcapping": 30.0}, r"qwen3\.final_logit_softcapping: 30\.0 is"),
+        ("qwen3", {"attention.causal": False}, r"qwen3\.attention\.causal: False is not supported"),
+        ("qwen2", {"logit_scale": 0.5}, r"qwen2\.logit_scale: 0\.5 is not supported"),
+        ("llama", {"swiglu_clamp_exp": [0.0, 7.0]}, r"llama\.swiglu_clamp_exp: \[0\.0, 7\.0\] is"),
+        (
+            "qwen3",
+            YARN | {"rope.scaling.yarn_attn_factor": 0.9},
+            r"qwen3\.rope\.scaling\.yarn_attn_factor: 0\.",
+        ),
+        ("qwen3", YARN | {"rope.scaling.attn_factor": 0.5}, r"qwen3\.rope\.scaling\.attn_factor: 0\.5"),
+        ("gemma2", WINDOWS | {"rope.freq_base_swa": 5e3}, r"gemma2\.rope\.freq_base_swa: 5000\.0"),
     ],
 )
 def test_wrong_values(tmp_path: Path, architecture: str, more: dict[str, Any], message: str) -> None:
