@@ -197,8 +197,12 @@ class Checkpoint:
         return found
 
     def dtype(self) -> torch.dtype:
-        """Type of the first tensor that has one of a model's types; else float32."""
-        types = (self.whatever(name).dtype for name in sorted(self._files))
+        """Type of the first weight or bias that has one of a model's types; else float32.
+
+        Scales are neither, and may have another type.
+        """
+        names = sorted(name for name in self._files if name.endswith((".weight", ".bias")))
+        types = (self.whatever(name).dtype for name in names)
         return next((kind for kind in types if kind.is_floating_point and kind.itemsize > 1), torch.float32)
 
     def unaccounted(self, names: Iterable[str], ignored: tuple[str, ...]) -> list[str]:

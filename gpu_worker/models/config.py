@@ -68,8 +68,8 @@ class Shape(ABC):
     """Longest sequence that the model was trained for, in tokens."""
     windows: tuple[int, ...]
     """Attention window of each layer, in positions, the token's own included. 0: full attention."""
-    dtype: torch.dtype
-    """Type of the checkpoint's weights."""
+    dtype: torch.dtype | None
+    """Type of the weights that config.json names. None: it names none."""
     num_labels: int = field(default=0, kw_only=True)
     """Labels of a classifier. 0: the model is none."""
     score_tokens: tuple[int, ...] = field(default=(), kw_only=True)
@@ -252,6 +252,12 @@ def architecture_of(values: Values) -> str:
     return str(architectures[0])
 
 
+def named_dtype(values: Values) -> torch.dtype | None:
+    """The type of weights that config.json names, if it names one. Raises `ModelError`."""
+    key = "dtype" if values.get("dtype") else "torch_dtype"
+    return _choice(values, key, _DTYPES, "") if values.get(key) else None
+
+
 def classified_in(values: Values, vocab_size: int) -> tuple[int, tuple[int, ...]]:
     """`Shape.num_labels` and `Shape.score_tokens`. Raises `ModelError`."""
     try:
@@ -303,7 +309,7 @@ def _config_of(architecture: str, family: Family, values: Values) -> ModelConfig
         out_bias=values.fact(family.out_bias),
         mlp_bias=values.fact(family.mlp_bias),
         parallel=values.fact(family.parallel),
-        dtype=_choice(values, "dtype" if values.get("dtype") else "torch_dtype", _DTYPES, "float32"),
+        dtype=named_dtype(values),
         windows=windows,
         attention_scale=scale,
         slopes=_slopes(family, values, heads, scale or head_dim**-0.5),

@@ -89,7 +89,7 @@ class Encoder:
             self._compare(texts, expected)
         for part in (self._inner, self._model):
             part.to(device=device)
-        self.dtype, self.device = self.config.dtype, device
+        self.dtype, self.device = self._inner.dtype, device
         try:
             with torch.inference_mode():
                 tokens = torch.zeros(2, dtype=torch.int64, device=device)

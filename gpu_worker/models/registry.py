@@ -197,7 +197,8 @@ def _load_native(
     adapters = None if files is None else files.read(config, is_gguf(directory))
     with open_checkpoint(directory, form, stacked, aliases) as checkpoint, torch.inference_mode():
         keeps = frozenset() if form is None else kinds_kept(kernels)
-        weights = Weights(checkpoint, dtype or config.dtype, device, ranks=ranks, keeps=keeps)
+        dtype = dtype or config.dtype or checkpoint.dtype()
+        weights = Weights(checkpoint, dtype, device, ranks=ranks, keeps=keeps)
         try:
             model = Decoder(config, weights, kernels, positions, adapters)
             if (where := beside.predictor) is not None:

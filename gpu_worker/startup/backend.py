@@ -2,6 +2,7 @@
 
 import ctypes
 import logging
+from pathlib import Path
 
 import torch
 
@@ -23,7 +24,8 @@ from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.reference.quantized import QuantizedReference
 from gpu_worker.kernels.reference.rows import FP8
 from gpu_worker.machine.onednn import has_onednn_bfloat16
-from gpu_worker.models.config import architecture_of, read_values
+from gpu_worker.models.checkpoint import open_checkpoint
+from gpu_worker.models.config import architecture_of, named_dtype, read_values
 from gpu_worker.models.families import family_of
 from gpu_worker.models.formats import read_format
 from gpu_worker.models.ranks import ALONE, Ranks
@@ -82,18 +84,23 @@ def with_dtype(settings: WorkerSettings, device: torch.device) -> WorkerSettings
 def _suits_bfloat16(settings: WorkerSettings) -> bool:
     try:
         values = read_values(settings.model)
-        if (values.get("dtype") or values.get("torch_dtype")) != "bfloat16":
-            return False
         if encoder_family(values.values):
             return False  # PyTorch computes it
         if family_of(architecture_of(values), values.values) is None and not has_onednn_bfloat16():
             return False  # PyTorch, with which its trial compares, would take many times as long
+        if (named_dtype(values) or _stored_dtype(settings.model)) != torch.bfloat16:
+            return False
         if settings.kernels not in ("auto", *build.supported()):
             return False
         library.opened(instruction_set(settings))  # threads start later, on the cores of their rank
     except (ModelError, KernelError):
         return False
     return True
+
+
+def _stored_dtype(model: Path) -> torch.dtype:
+    with open_checkpoint(model) as checkpoint:
+        return checkpoint.dtype()
 
 
 def dtype_of(settings: WorkerSettings, device: torch.device) -> torch.dtype | None:

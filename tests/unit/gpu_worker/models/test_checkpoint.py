@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from gpu_worker.errors import ModelError
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
+from gpu_worker.models.checkpoint import open_checkpoint
 from gpu_worker.models.config import read_config
 from gpu_worker.models.registry import load_model
 from gpu_worker.models.rope import Linear
@@ -48,6 +49,29 @@ def test_a_checkpoint_of_another_type(saved) -> None:
     change_config(directory, dtype="bfloat16")
     assert load_model(directory, CPU, ReferenceKernels()).dtype == torch.bfloat16
     assert load(directory).dtype == torch.float32
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_a_configuration_without_a_type(saved, kind) -> None:
+    """As of gpt-oss: weights have the type that the checkpoint has, whatever its scales have."""
+    directory = saved().directory
+    change_weights(directory, lambda tensors: tensors.update({k: v.to(kind) for k, v in tensors.items()}))
+    change_config(directory, dtype=...)
+    assert load_model(directory, CPU, ReferenceKernels()).dtype == kind
+
+
+def test_the_type_of_a_checkpoint(tmp_path) -> None:
+    tensors = {
+        "a.weight": torch.zeros(2).to(torch.float8_e4m3fn),
+        "a.weight_scale_inv": torch.zeros(2).half(),
+        "b.weight": torch.zeros(2, dtype=torch.int32),
+        "c.weight": torch.zeros(2, dtype=torch.bfloat16),
+        "d.weight": torch.zeros(2),
+    }
+    for left, kind in ((5, torch.bfloat16), (3, torch.float32)):
+        save_file(dict(list(tensors.items())[:left]), tmp_path / "model.safetensors")
+        with open_checkpoint(tmp_path) as checkpoint:
+            assert checkpoint.dtype() == kind
 
 
 def test_not_a_model(tmp_path) -> None:

@@ -5,6 +5,7 @@ import weakref
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from gpu_worker.errors import CapacityError, KernelError
 from gpu_worker.kernels.cpu import library
@@ -93,6 +94,19 @@ def test_a_cpu_computes_in_the_models_own_type_if_its_rows_are_exact(
     monkeypatch.setattr(backend, "has_onednn_bfloat16", lambda: True)
     assert backend.with_dtype(asked, torch.device("cpu")).dtype == dtype
     assert backend.with_dtype(asked, torch.device("cuda")).dtype == changes.get("dtype", "auto")
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_a_cpu_computes_in_the_type_of_the_weights_where_config_json_names_none(
+    settings, tmp_path, monkeypatch, dtype
+) -> None:
+    own = json.loads((settings().model / "config.json").read_text())
+    del own["dtype"]
+    (tmp_path / "config.json").write_text(json.dumps(own))
+    weights = {"lm_head.weight": torch.zeros(2, 2, dtype=getattr(torch, dtype))}
+    save_file(weights, tmp_path / "model.safetensors")
+    monkeypatch.setattr(library, "load", None)
+    assert backend.with_dtype(settings(model=tmp_path), torch.device("cpu")).dtype == dtype
 
 
 def test_transformers_computes_bfloat16_where_pytorch_is_fast_at_it(settings, tmp_path, monkeypatch) -> None:
