@@ -44,6 +44,7 @@ class WorkerService(WorkerServicer):
             recurrent=limits.recurrent,
             images=limits.images,
             whole_images=limits.whole_images,
+            headless=limits.headless,
             adapters=[
                 Adapter(name=name, fingerprint=fingerprint)
                 for name, fingerprint in engine.runner.adapters.items()

@@ -47,7 +47,8 @@ class WorkerServicer:
     def Execute(self, request_iterator, context):
         """Leases the worker to one scheduler for as long as the call lives. The worker's first event is `ready`,
         with an empty pool. From then on the worker answers every plan with one result, in order. Several plans
-        may be under way at once. Between results it says which grammars it has compiled and which images it has seen. When the call ends, however it ends, the worker forgets all of its sequences.
+        may be under way at once. Between results it says which grammars it has compiled and which images it has seen. When
+        the call ends, however it ends, the worker forgets all of its sequences.
 
         INVALID_ARGUMENT: a plan contradicts itself or the worker's state as a whole. An error of one row alone
         is reported in the result, and the call goes on.

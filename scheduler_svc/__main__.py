@@ -27,6 +27,7 @@ async def serve(node: Node, settings: SchedulerSettings) -> None:
         "stalled": 0,
         "max_model_len": 0,
         "adapters": [],
+        "headless": False,
         "capacity": settings.max_requests,
     }
     changed, stranded = asyncio.Event(), asyncio.Event()
@@ -34,8 +35,8 @@ async def serve(node: Node, settings: SchedulerSettings) -> None:
     def announce(workers: int, max_model_len: int) -> None:
         # Without a worker, calls are better left at the door: another replica may have one.
         server.set_capacity(settings.max_requests if workers else 0)
-        adapters = engine.fleet.adapters
-        offer.update(workers=workers, stalled=engine.stalled, max_model_len=max_model_len, adapters=adapters)
+        offer.update(workers=workers, stalled=engine.stalled, max_model_len=max_model_len)
+        offer.update(adapters=engine.fleet.adapters, headless=engine.fleet.headless)
         changed.set()
         if not workers:
             stranded.set()

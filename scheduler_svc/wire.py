@@ -47,6 +47,7 @@ def limits_from(ready: WorkerReady) -> WorkerLimits:
             adapters={each.name: each.fingerprint for each in ready.adapters},
             images=ready.images,
             whole_images=ready.whole_images,
+            headless=ready.headless,
         )
     except ValueError as error:
         raise WorkerFault(f"a worker with nothing to offer: {error}") from error

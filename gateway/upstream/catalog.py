@@ -61,13 +61,15 @@ class Model:
     """It is an encoder, which embeds or classifies texts and generates none."""
     images: bool = False
     """It sees images."""
+    headless: bool = False
+    """It has no head: it embeds texts and generates none."""
     absent_since: float | None = field(default=None, compare=False)
     """When it ceased to be available, on the catalog's clock; None if it is available. Seconds."""
 
     @property
     def generates(self) -> bool:
         """Whether it generates text."""
-        return not (self.num_labels or self.bidirectional)
+        return not (self.num_labels or self.bidirectional or self.headless)
 
 
 class Catalog:
@@ -209,6 +211,7 @@ class Catalog:
         defaults = [found for lease in leases if (found := _defaults(lease)) is not None]
         labels = [_count(lease, "num_labels") for lease in leases if lease.service == "tokenizer"]
         encoders, seeing = _told(leases, "bidirectional"), _told(leases, "images")
+        headless = [each.info.get("headless") is True for each in _serving(leases)]
         return Model(
             name,
             before.created,
@@ -221,6 +224,7 @@ class Catalog:
             _adapters(leases),
             encoders[0] if encoders else before.bidirectional,
             seeing[0] if seeing else before.images,
+            any(headless) if headless else before.headless,
             since if absent else None,
         )
 
@@ -240,9 +244,14 @@ def _missing(leases: list[Lease]) -> tuple[str, ...]:
     return tuple(service for service, present in zip(SERVICES, there, strict=True) if not present)
 
 
+def _serving(leases: list[Lease]) -> list[Lease]:
+    """Those of schedulers with workers."""
+    return [lease for lease in leases if lease.service == "scheduler" and _count(lease, "workers")]
+
+
 def _stalled(leases: list[Lease]) -> bool:
     """Whether no worker gets on with its step, as the schedulers say."""
-    serving = [lease for lease in leases if lease.service == "scheduler" and _count(lease, "workers")]
+    serving = _serving(leases)
     return bool(serving) and all(_count(each, "stalled") >= _count(each, "workers") for each in serving)
 
 
@@ -257,11 +266,7 @@ def _capacity(leases: list[Lease]) -> int:
 
 def _adapters(leases: list[Lease]) -> tuple[str, ...]:
     """Adapters that each scheduler with workers has: any of them may take a request."""
-    every = [
-        lease.info.get("adapters")
-        for lease in leases
-        if lease.service == "scheduler" and _count(lease, "workers")
-    ]
+    every = [lease.info.get("adapters") for lease in _serving(leases)]
     names = [
         {one for one in each if isinstance(one, str) and _is_text(one)} if isinstance(each, list) else set()
         for each in every

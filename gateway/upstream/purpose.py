@@ -1,5 +1,5 @@
-"""What a model is for: a classifier classifies texts, an encoder embeds them, and other models generate and
-embed them.
+"""What a model is for: a classifier classifies texts, an encoder or a model without a head embeds them, and
+other models generate and embed them.
 
 Each of these functions raises `BadRequest` if a model is not for what a request asks for.
 """

@@ -75,10 +75,12 @@ class Shape(ABC):
     score_tokens: tuple[int, ...] = field(default=(), kw_only=True)
     """Tokens whose logits score a text, as in `ops.runtime.classifier.Classifier`. Empty: a classifier has a
     classification head in place of the language model's head."""
+    headless: bool = field(default=False, kw_only=True)
+    """The model has no head: it embeds texts and generates none."""
 
     @property
     def has_lm_head(self) -> bool:
-        return not self.num_labels or bool(self.score_tokens)
+        return not (self.headless or self.num_labels) or bool(self.score_tokens)
 
     @property
     def window(self) -> int:

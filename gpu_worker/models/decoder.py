@@ -1,7 +1,8 @@
 """The decoder: embeddings, layers, head. One for all families of `families/`.
 
 A classifier has a classification head in place of the language model's head, unless that scores its texts.
-It is small, and computes in float32 whatever the type of the other weights.
+It is small, and computes in float32 whatever the type of the other weights. A model for embeddings may have
+no head.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +20,7 @@ from gpu_worker.kernels.interface import Kernels
 from gpu_worker.models.adapters.adapters import Adapters
 from gpu_worker.models.classification import token_scores
 from gpu_worker.models.config import ModelConfig
-from gpu_worker.models.head import base_of, embedding_and_head, embedding_and_score
+from gpu_worker.models.head import base_of, embedding, embedding_and_head, read_score
 from gpu_worker.models.layers import make_layer
 from gpu_worker.models.norms import read_norm
 from gpu_worker.models.predictor import Predictor
@@ -62,7 +63,9 @@ class Decoder:
         if config.has_lm_head:
             rows, self.head = embedding_and_head(config, base, weights, kernels)
         else:
-            rows, self._score = embedding_and_score(config, base, weights)
+            rows = embedding(config, base)
+            if config.num_labels:
+                self._score = read_score(config, weights)
         self.embed = _embedding(config, base, kernels, rows)
         self._norm = read_norm(config, base, kernels, names.final_norm, config.hidden_size)
         layers = replace(base, transposed=config.family.transposed)

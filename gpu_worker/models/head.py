@@ -21,16 +21,22 @@ def base_of(config: ModelConfig, weights: Weights) -> Weights:
     return weights.under(base) if weights.has_any(base) else weights
 
 
-def embedding_and_score(
-    config: ModelConfig, base: Weights, weights: Weights
-) -> tuple[Callable[[Tensor], Tensor], Tensor]:
-    """The embedding's look-up and the weight of the classification head, which every rank has whole."""
-    names, words = config.family.names, Vocabulary(config.vocab_size, weights.ranks)
+def has_head(config: ModelConfig, weights: Weights) -> bool:
+    """Whether the head is tied to the embedding, or has any tensor of its own."""
+    return config.tie_word_embeddings or weights.has_any(f"{config.family.names.head}.")
+
+
+def embedding(config: ModelConfig, base: Weights) -> Callable[[Tensor], Tensor]:
+    """The look-up of a model that has no language model's head."""
+    names, words = config.family.names, Vocabulary(config.vocab_size, base.ranks)
     plain = replace(base, keeps=frozenset())
-    table = words.read(plain, f"{names.embedding}.weight", config.hidden_size)
-    score = replace(weights, keeps=frozenset(), dtype=torch.float32)
-    labels = score.read(f"{names.score}.weight", config.num_labels, config.hidden_size)
-    return words.embedding(table.__getitem__), labels
+    return words.embedding(words.read(plain, f"{names.embedding}.weight", config.hidden_size).__getitem__)
+
+
+def read_score(config: ModelConfig, weights: Weights) -> Tensor:
+    """The weight of the classification head, which every rank has whole."""
+    exact = replace(weights, keeps=frozenset(), dtype=torch.float32)
+    return exact.read(f"{config.family.names.score}.weight", config.num_labels, config.hidden_size)
 
 
 def embedding_and_head(

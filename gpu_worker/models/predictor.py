@@ -81,7 +81,8 @@ class Predictor:
         """
         config = model.config
         if not config.has_lm_head:
-            raise ModelError(f"{NO_PREDICTOR}: a classifier generates nothing")
+            what = "a model without a head" if config.headless else "a classifier"
+            raise ModelError(f"{NO_PREDICTOR}: {what} generates nothing")
         self._model, self.dtype = model, model.dtype
         self._head = rough_head(config, of_model, kernels) or model.head
         own, names = _find(config, weights)

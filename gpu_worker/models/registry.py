@@ -23,6 +23,7 @@ from gpu_worker.models.encoder_load import load_encoder
 from gpu_worker.models.families import family_named, family_of
 from gpu_worker.models.formats import read_format
 from gpu_worker.models.formats.format import KEY, Format
+from gpu_worker.models.head import has_head
 from gpu_worker.models.kv_scales import ENDS, UNUSED
 from gpu_worker.models.predictor import NO_PREDICTOR, Predictor
 from gpu_worker.models.ranks import ALONE, Ranks
@@ -33,6 +34,8 @@ from gpu_worker.models.transformers_load import load_with_transformers
 from gpu_worker.models.vision import Tower, load_tower
 from gpu_worker.models.weights import Weights
 from ops.runtime.encoder import encoder_family
+from ops.runtime.model_files import FileError
+from ops.runtime.modules import pools
 
 log = logging.getLogger(__name__)
 
@@ -199,6 +202,9 @@ def _load_native(
         keeps = frozenset() if form is None else kinds_kept(kernels)
         dtype = dtype or config.dtype or checkpoint.dtype()
         weights = Weights(checkpoint, dtype, device, ranks=ranks, keeps=keeps)
+        if not (config.num_labels or has_head(config, weights)) and _pools(directory):
+            log.info("%s: it has no head, and embeds texts alone", directory)
+            config = replace(config, headless=True)
         try:
             model = Decoder(config, weights, kernels, positions, adapters)
             if (where := beside.predictor) is not None:
@@ -220,3 +226,10 @@ def _load_native(
         if unknown:
             raise ModelError(f"{directory}: config.json does not account for tensor {unknown[0]}")
     return model, checkpoint
+
+
+def _pools(directory: Path) -> bool:
+    try:
+        return pools(directory)
+    except FileError as error:
+        raise ModelError(str(error)) from error

@@ -134,6 +134,7 @@ def limits_of(settings: WorkerSettings, parts: Parts) -> BatchLimits:
         tuple(settings.adapters),
         parts.model.tower is not None,
         parts.model.tower is not None and parts.model.tower.vision.together != "nowhere",
+        config.headless,
     )
     if limits.whole_images:
         assert parts.model.tower is not None

@@ -15,7 +15,7 @@ from gpu_worker.step.limits import BatchLimits
 from gpu_worker.step.runner import Runner
 from proto import arrays
 from proto.sampling import greedy
-from proto.sampling_pb2 import CLASSIFY, MEAN, NO_POOLING, Pooling
+from proto.sampling_pb2 import CLASSIFY, LAST, MEAN, NO_POOLING, Pooling
 from proto.worker_pb2 import Copies, NewSlot, Rows, StepPlan
 
 SAMPLE_TOKENS = 64
@@ -79,7 +79,7 @@ def _sizes(most: int) -> Iterator[int]:
 
 def step_of(limits: BatchLimits, contexts: list[int], counts: list[int], copied: int = 0) -> StepPlan:
     """A step with a row for each sequence. All rows sample, with parameters of all kinds. Of a classifier all
-    rows classify, of an encoder all are pooled.
+    rows classify; of an encoder and of a model without a head all are pooled.
 
     `contexts`: tokens of each sequence. `counts`: its last tokens, which its row computes. `copied`: number
     of blocks that the step copies.
@@ -141,7 +141,9 @@ def _pooling(limits: BatchLimits) -> Pooling:
     """What the model's sequences are for."""
     if limits.num_labels:
         return CLASSIFY
-    return MEAN if limits.bidirectional else NO_POOLING
+    if limits.bidirectional:
+        return MEAN
+    return LAST if limits.headless else NO_POOLING
 
 
 def _samples(limits: BatchLimits) -> bytes:

@@ -257,7 +257,7 @@ class Batch:
         fault = (
             fault
             or fault_in(new.sampling)
-            or pooling_fault(new, limits.num_labels, limits.bidirectional)
+            or pooling_fault(new, limits.num_labels, limits.bidirectional, limits.headless)
             or self.grammars.fault_in(new)
             or self.rules.fault_in(new)
             or self._fault_in_images(new, forked + len(tokens))

@@ -94,6 +94,8 @@ def load_draft(
     theirs, ours = draft.config, model.config
     if theirs.num_labels or ours.num_labels:
         raise ModelError(f"QUIRE_DRAFT_MODEL={directory}: a classifier generates nothing")
+    if theirs.headless or ours.headless:
+        raise ModelError(f"QUIRE_DRAFT_MODEL={directory}: a model without a head generates nothing")
     if theirs.bidirectional or ours.bidirectional:
         raise ModelError(f"QUIRE_DRAFT_MODEL={directory}: an encoder generates nothing")
     if theirs.recurrent:

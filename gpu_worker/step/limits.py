@@ -35,6 +35,8 @@ class BatchLimits:
     """Slots may have images."""
     whole_images: bool = False
     """No row ends within an image."""
+    headless: bool = False
+    """The model has no head: its slots are all pooled."""
 
     @property
     def max_blocks(self) -> int:

@@ -187,9 +187,9 @@ def _places(ends: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.in
     return places
 
 
-def pooling_fault(new: NewSlot, labels: int, bidirectional: bool = False) -> str:
+def pooling_fault(new: NewSlot, labels: int, bidirectional: bool = False, headless: bool = False) -> str:
     """An error message if a new sequence cannot be pooled as it asks; empty if it can. `labels`,
-    `bidirectional`: as above."""
+    `bidirectional`: as above. `headless`: the model has no head."""
     if int(new.pooling) not in _KINDS:
         return f"pooling {new.pooling} is not known"
     if new.pooling and (new.candidates or new.forked_tokens):
@@ -198,7 +198,7 @@ def pooling_fault(new: NewSlot, labels: int, bidirectional: bool = False) -> str
         return "the model classifies texts, and can do nothing else"
     if not labels and new.pooling == Pooling.CLASSIFY:
         return "the model has no classification head"
-    if bidirectional and (not new.pooling or new.sampling.HasField("prompt_logprobs")):
+    if (bidirectional or headless) and (not new.pooling or new.sampling.HasField("prompt_logprobs")):
         return "the model embeds texts, and can do nothing else"
     if not bidirectional and new.pooling == Pooling.CLS:
         return "the first token of the model sees no other token"

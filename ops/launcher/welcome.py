@@ -8,6 +8,7 @@ from pathlib import Path
 from ops.launcher.specs import Options
 from ops.runtime.classifier import classifier_of
 from ops.runtime.encoder import encoder_family
+from ops.runtime.modules import pools
 from tokenizer_svc.files import read_config, template_source
 
 _CURL = """\
@@ -91,7 +92,7 @@ def _example(model: Path) -> tuple[str, str, str, dict[str, object]]:
     if classifier_of(model, config) is not None:
         question = "What a fine day."
         return "classify", "", question, {"input": question}
-    if encoder_family(config) is not None:
+    if encoder_family(config) is not None or pools(model):
         question = "A fox in the snow."
         return "embeddings", _PYTHON_EMBEDDING, question, {"input": question}
     if template_source(model) is not None:

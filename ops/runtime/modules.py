@@ -36,6 +36,11 @@ def modules_in(directory: Path) -> tuple[Module, ...]:
     return tuple(_module(path, each) for each in listed)
 
 
+def pools(directory: Path) -> bool:
+    """Whether the modules of a model make an embedding of a text. Raises `FileError`."""
+    return any(module.kind == "Pooling" for module in modules_in(directory))
+
+
 def _module(path: Path, listed: object) -> Module:
     match listed:
         case {"type": str(kind), "path": str(folder)} if _is_within(folder):

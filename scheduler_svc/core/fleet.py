@@ -93,6 +93,11 @@ class Fleet:
         return sorted({name for each in self.schedulers for name in each.limits.adapters})
 
     @property
+    def headless(self) -> bool:
+        """Whether some worker has a model without a head."""
+        return any(each.limits.headless for each in self.schedulers)
+
+    @property
     def admitted_tokens(self) -> int:
         """Tokens that have left the queue so far, over all workers; see `Scheduler.admitted_tokens`."""
         return self._admitted_before + sum(each.admitted_tokens for each in self.schedulers)

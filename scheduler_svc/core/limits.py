@@ -42,6 +42,7 @@ class WorkerLimits:
     """Fingerprints of answers with each LoRA adapter, by its name."""
     images: bool = False
     whole_images: bool = False
+    headless: bool = False
 
     def __post_init__(self) -> None:
         for name in (
@@ -190,7 +191,7 @@ def length_limit(request: Request, limits: WorkerLimits) -> int:
 def _check_purpose(request: Request, limits: WorkerLimits) -> None:
     """Raise `RequestRefused` if the model is not for what is asked.
 
-    A classifier gives labels and nothing else. An encoder generates nothing.
+    A classifier gives labels and nothing else. An encoder generates nothing, nor does a model without a head.
     """
     classify = request.pooling is Pooling.CLASSIFY
     if limits.num_labels and not classify:
@@ -198,7 +199,7 @@ def _check_purpose(request: Request, limits: WorkerLimits) -> None:
         raise RequestRefused("model", f"the model classifies texts, and {what} none")
     if classify and not limits.num_labels:
         raise RequestRefused("model", "the model has no classification head")
-    if limits.bidirectional and not request.pooling:
+    if (limits.bidirectional or limits.headless) and not request.pooling:
         raise RequestRefused("model", "the model embeds texts, and generates none")
     if request.pooling is Pooling.CLS and not limits.bidirectional:
         raise RequestRefused("pooling", "the first token of the model sees no other token")

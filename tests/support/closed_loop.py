@@ -42,6 +42,7 @@ class ClosedLoop:
                 embedding_size=limits.embedding_size,
                 num_labels=limits.num_labels,
                 bidirectional=limits.bidirectional,
+                headless=limits.headless,
                 recurrent=limits.recurrent,
                 can_draft=runner.drafter is not None,
             )

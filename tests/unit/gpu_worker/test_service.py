@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from dataclasses import replace
 
 import grpc
 import pytest
@@ -61,6 +62,13 @@ async def test_ready_says_what_there_is(make, stub) -> None:
     await call.done_writing()
     assert await call.read() is grpc.aio.EOF
     assert await call.code() is grpc.StatusCode.OK
+
+
+async def test_a_model_without_a_head_says_so(runner) -> None:
+    runner.limits = replace(runner.limits, headless=True)
+    engine = Engine(runner)
+    assert WorkerService(engine, "tiny")._ready.headless
+    await engine.stop()
 
 
 async def test_plans_queued_ahead_are_answered_in_order(make, stub, tiny) -> None:

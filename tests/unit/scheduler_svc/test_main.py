@@ -32,7 +32,7 @@ from scheduler_svc.engine import Engine
 from scheduler_svc.settings import SchedulerSettings
 
 PROMPT = [3, 1, 4, 1, 5]
-OFFER = {"model": "fox", "capacity": 1024, "stalled": 0, "adapters": []}
+OFFER = {"model": "fox", "capacity": 1024, "stalled": 0, "adapters": [], "headless": False}
 
 
 def start(max_tokens: int = 12) -> GenerateRequest:

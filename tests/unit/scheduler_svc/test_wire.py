@@ -210,11 +210,12 @@ def test_images_go_to_a_worker_with_each_slot_but_forks() -> None:
     assert found == [images, [], images]
 
 
-def test_whether_a_worker_takes_images() -> None:
+@pytest.mark.parametrize("name", ["images", "headless"])
+def test_what_a_worker_says_of_its_model(name: str) -> None:
     numbers = ("num_blocks", "block_size", "max_slots", "max_model_len", "max_step_tokens", "vocab_size")
-    for images in (False, True):
-        ready = WorkerReady(images=images, **dict.fromkeys(numbers, 8))
-        assert wire.limits_from(ready).images is images
+    for value in (False, True):
+        ready = WorkerReady(**{name: value}, **dict.fromkeys(numbers, 8))
+        assert getattr(wire.limits_from(ready), name) is value
 
 
 def test_a_plan_carries_a_grammar_once() -> None:

@@ -205,6 +205,16 @@ async def test_models_say_whether_they_generate(
     assert shown.json()["capabilities"] == capabilities
 
 
+async def test_a_model_without_a_head_generates_nothing(gateway: Gateway) -> None:
+    """Its workers know, and their schedulers tell."""
+    gateway.backend.lease_list[1].info["headless"] = True
+    assert (await gateway.http.get("/v1/models/m")).json()["generates"] is False
+    answer = await gateway.http.post("/v1/completions", json={"model": "m", "prompt": "x"})
+    assert answer.status_code == 400
+    assert "embeds texts (use '/v1/embeddings') and generates none" in answer.text
+    assert (await gateway.http.post("/v1/embeddings", json={"model": "m", "input": "x"})).status_code == 200
+
+
 async def test_models_say_what_they_are_for(classifier: Gateway) -> None:
     assert (await classifier.http.get("/v1/models/m")).json()["num_labels"] == 2
     shown = await classifier.http.post("/api/show", json={"model": "m"})

@@ -1,5 +1,6 @@
 """Embeddings equal what follows from transformers' hidden states, however a text is cut and laid out."""
 
+import json
 from array import array
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,15 +9,21 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import normalize
 from transformers import AutoModel
 
+from gpu_worker.errors import ModelError
+from gpu_worker.startup.load import load
 from proto.sampling import greedy
 from proto.sampling_pb2 import MEAN
+from scheduler_svc.core.errors import RequestRefused
 from scheduler_svc.core.request import Pooling, Request
 from tests.support.closed_loop import ClosedLoop
+from tests.support.dense import write_modules
 from tests.unit.gpu_worker.behaviour.test_families import random_model
+from tests.unit.gpu_worker.conftest import new_slot, plan
 
 WAYS = [Pooling.MEAN, Pooling.LAST]
 LENGTHS = [1, 3, 4, 5, 15, 16, 17, 60]
@@ -128,3 +135,50 @@ def test_states_that_are_not_finite_fail_alone(make: SimpleNamespace, tiny: Simp
     result = runner.execute(make.plan(1, [(0, 0, 3, 0), (1, 0, 3, 0)], new_slots=slots))
     assert [error.row for error in result.errors] == [0]
     assert make.unpack(result.embeddings.rows) == [1]
+
+
+@pytest.fixture(params=["Qwen3ForCausalLM", "Qwen3VLForConditionalGeneration"])
+def headless(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Any]:
+    """A directory as of Qwen3-Embedding-8B, which has no head of its own, nor one that is tied, and
+    transformers' model. Its language model may be within another."""
+    model = random_model("Qwen3ForCausalLM", {"head_dim": 8, "tie_word_embeddings": False})
+    model.save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    del tensors["lm_head.weight"]
+    if request.param != "Qwen3ForCausalLM":
+        tensors = {name.replace("model.", "model.language_model."): each for name, each in tensors.items()}
+        config = json.loads((tmp_path / "config.json").read_text())
+        whole = {"architectures": [request.param], "text_config": config, "tie_word_embeddings": False}
+        (tmp_path / "config.json").write_text(json.dumps(whole))
+    save_file(tensors, tmp_path / "model.safetensors")
+    return tmp_path, model.base_model
+
+
+def test_a_model_without_a_head(settings: Any, headless: tuple[Path, Any]) -> None:
+    """It embeds, and generates nothing."""
+    directory, model = headless
+    write_modules(directory, [("Pooling", {"pooling_mode": "lasttoken"}), ("Normalize", {})])
+    loop = ClosedLoop(load(settings(model=directory, kernels="torch", dtype="float32", kv_memory=2**22)))
+    found = loop.embed(*(request(text(length), pooling=Pooling.LAST) for length in LENGTHS))
+    check(found, [expected(model, text(length), Pooling.LAST) for length in LENGTHS])
+    _, outcome = loop.fleet.accept(request(text(3)))
+    ((_, error),) = outcome.failed
+    assert isinstance(error, RequestRefused)
+    assert (error.param, str(error)) == ("model", "the model embeds texts, and generates none")
+    assert loop.fleet.headless
+    loop.runner.reset()
+    (fault,) = loop.runner.execute(plan(1, [(0, 0, 3, 1)], new_slots=[new_slot(0, text(3), [0])])).errors
+    assert fault.message == "the model embeds texts, and can do nothing else"
+
+
+def test_a_head_that_is_missing(settings: Any, headless: tuple[Path, Any], tiny: SimpleNamespace) -> None:
+    """Only a directory of sentence-transformers says that a model is for embeddings."""
+    directory, _ = headless
+    given = {"model": directory, "kernels": "torch", "dtype": "float32", "kv_memory": 2**22}
+    with pytest.raises(ModelError, match=r"tensor lm_head\.weight is missing"):
+        load(settings(**given))
+    write_modules(directory, [("Pooling", {"pooling_mode": "lasttoken"})])
+    with pytest.raises(ModelError, match="a model without a head generates nothing"):
+        load(settings(**given, draft_model=tiny.directory))
+    with pytest.raises(ModelError, match="a model without a head generates nothing"):
+        load(settings(**given, speculation="mtp"))
