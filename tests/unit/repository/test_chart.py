@@ -426,6 +426,16 @@ def test_prometheus_reaches_what_is_scaled_by_its_values(made: list[Manifest]) -
 
 
 @needs_helm
+def test_a_pool_has_the_gateways_of_all_deployments_of_the_namespace(made: list[Manifest]) -> None:
+    for pool in of_kind(made, "InferencePool"):
+        wanted = pool["spec"]["selector"]["matchLabels"].items()
+        for one in of_kind(made, "Deployment", "StatefulSet"):
+            labels = one["spec"]["template"]["metadata"]["labels"]
+            assert (wanted <= labels.items()) == (labels["app.kubernetes.io/component"] == "gateway")
+        assert RELEASE not in dict(wanted).values()
+
+
+@needs_helm
 def test_a_picker_reaches_metrics_that_need_no_key(made: list[Manifest]) -> None:
     for pool in of_kind(made, "InferencePool"):
         ports = open_to(made, {"podSelector": {"inferencepool": pool["spec"]["endpointPickerRef"]["name"]}})
