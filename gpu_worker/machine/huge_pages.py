@@ -28,6 +28,7 @@ LINE = 64
 
 _MADV_POPULATE_WRITE = 23  # mman.h
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
+_MOST_IN_OLD_LIBRARIES = 32 << 20  # of the second threshold, before glibc 2.35
 
 
 def keep_freed_memory() -> None:
@@ -54,7 +55,8 @@ def _set_thresholds(size: int) -> None:
     """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
-        libc.mallopt(_M_MMAP_THRESHOLD, size)
+        if not libc.mallopt(_M_MMAP_THRESHOLD, size):
+            libc.mallopt(_M_MMAP_THRESHOLD, _MOST_IN_OLD_LIBRARIES)
         libc.mallopt(_M_TRIM_THRESHOLD, size)
 
 

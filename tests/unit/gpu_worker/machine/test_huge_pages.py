@@ -1,8 +1,10 @@
 """Memory is handed out in whole cache lines, and can be asked for before it is needed."""
 
+import ctypes
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +12,16 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from gpu_worker.machine.huge_pages import CHUNK, LINE, Memory, forget, populate
+from gpu_worker.machine.huge_pages import (
+    _M_MMAP_THRESHOLD,
+    _M_TRIM_THRESHOLD,
+    CHUNK,
+    LINE,
+    Memory,
+    forget,
+    keep_freed_memory,
+    populate,
+)
 
 MAP = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) (.*?)(?=^[0-9a-f]+-[0-9a-f]+ |\Z)", re.MULTILINE | re.DOTALL)
 RESIDENT = re.compile(r"^Rss: +(\d+) kB", re.MULTILINE)
@@ -88,3 +99,18 @@ def test_what_lies_in_no_file_is_left() -> None:
     kept = torch.ones(1 << 20)
     forget(kept, [range(kept.data_ptr() + 4, kept.data_ptr() + kept.nbytes)])
     assert kept.all()
+
+
+def test_an_old_c_library_keeps_as_much_as_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    """glibc before 2.35 refuses a threshold for mappings of more than 32 MiB."""
+    told = []
+
+    def mallopt(threshold: int, size: int) -> int:
+        if threshold == _M_MMAP_THRESHOLD and size > 32 << 20:
+            return 0
+        told.append((threshold, size))
+        return 1
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace(mallopt=mallopt))
+    keep_freed_memory()
+    assert told == [(_M_MMAP_THRESHOLD, 32 << 20), (_M_TRIM_THRESHOLD, 1 << 30)]
