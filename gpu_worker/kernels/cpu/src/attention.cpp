@@ -175,6 +175,13 @@ struct Call {
         }
     }
 
+    // Where the segment begins that comes after the one at `before` among those in which a token at `position`, or one
+    // behind it, may see something.
+    int64_t next_segment(int64_t before, int64_t position) const {
+        const int64_t next = before + SEGMENT;
+        return next < spec.sinks ? next : std::max(next, spec.first(position) / SEGMENT * SEGMENT);
+    }
+
     void write(int64_t token, int64_t query_head, State state) const {
         float total = sum(load(state.totals()));
         if (spec.sink_logits) total += std::exp2(spec.sink_logits[query_head] * LOG2E - state.most());
@@ -185,7 +192,7 @@ struct Call {
 
 // A piece of work: some tokens of a row, all of their context or one segment of it.
 struct Piece {
-    int64_t row, first, count, segment;  // segment -1: all, merged on the way
+    int64_t row, first, count, segment;  // where the segment begins; -1: all, merged on the way
     int64_t kept;  // where the states of a segment go, in units of heads
 };
 
@@ -216,11 +223,12 @@ void attend(const Call<K>& call, int64_t rows, const int32_t* starts, const int3
     std::vector<int64_t> cut;  // rows whose segments are computed side by side
     int64_t kept = 0;
     for (int64_t row = 0; row < rows; ++row) {
-        const int64_t tokens = starts[row + 1] - starts[row];
-        const int64_t segments = (contexts[row] + SEGMENT - 1) / SEGMENT;
-        if (tokens == 1 && segments > 1) {
+        const int64_t tokens = starts[row + 1] - starts[row], context = contexts[row];
+        const auto next = [&](int64_t before) { return call.next_segment(before, context - 1); };
+        int64_t segment = next(-SEGMENT);
+        if (tokens == 1 && next(segment) < context) {
             cut.push_back(pieces.size());
-            for (int64_t segment = 0; segment < segments; ++segment, kept += shape.heads)
+            for (; segment < context; segment = next(segment), kept += shape.heads)
                 pieces.push_back({row, starts[row], 1, segment, kept});
         } else {  // the last tokens see most: they come first
             for (int64_t end = tokens; end > 0; end -= std::min(end, together))
@@ -247,12 +255,13 @@ void attend(const Call<K>& call, int64_t rows, const int32_t* starts, const int3
         };
         if (piece.segment >= 0) {
             std::vector<State> states = states_at(segments_at + (piece.kept + head * group) * size, many, shape);
-            compute(piece.segment * SEGMENT, states.data());
+            compute(piece.segment, states.data());
             return;
         }
+        int64_t from = call.next_segment(-SEGMENT, position);
         std::vector<State> whole = states_at(lines(room.whole, many * size), many, shape);
-        compute(0, whole.data());
-        for (int64_t from = SEGMENT; from < position + piece.count; from += SEGMENT) {
+        compute(from, whole.data());
+        while ((from = call.next_segment(from, position)) < position + piece.count) {
             std::vector<State> states = states_at(lines(room.partial, many * size), many, shape);
             compute(from, states.data());
             for (int64_t number = 0; number < many; ++number)
@@ -268,7 +277,7 @@ void attend(const Call<K>& call, int64_t rows, const int32_t* starts, const int3
         size_t number = cut[task / shape.heads];
         const Piece& first = pieces[number];
         State whole{segments_at + (first.kept + head) * size};
-        while (++number < pieces.size() && pieces[number].segment > 0) {
+        while (++number < pieces.size() && pieces[number].row == first.row) {
             State segment{segments_at + (pieces[number].kept + head) * size};
             merge(shape, whole, segment);
         }

@@ -2,7 +2,9 @@
 
 import ctypes
 import shutil
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from gpu_worker.kernels.cpu.attention import Attention
 from gpu_worker.kernels.kv_sizes import AUTO
 from gpu_worker.kernels.reference.attention import ReferenceStep
 from gpu_worker.kernels.reference.kv import FORMATS
-from tests.support.native import TESTED
+from tests.support.native import TESTED, with_team
 from tests.support.paged import Heads, Paged, dense, make_paged
 
 pytestmark = pytest.mark.usefixtures("poisoned")
@@ -239,6 +241,50 @@ def test_blocks_out_of_the_window_are_not_looked_up(
     paged = out_of_the_window(block_size, dtype, kv, spec.window)
     check(native, paged, spec)
     compare(by_the_reference(paged, spec), paged, spec)
+
+
+FAR = 1 << 20
+"""Positions: a multiple of what blocks, tiles and segments have."""
+
+
+def moved(paged: Paged) -> Paged:
+    """The same rows `FAR` positions later. The blocks of the first tile stay; those between lead nowhere."""
+    step = paged.step
+    before = torch.full((len(step.contexts), FAR // 16), 1 << 30, dtype=torch.int32)
+    before[:, : 64 // 16] = step.block_tables[:, : 64 // 16]
+    later = replace(
+        step,
+        context_lengths=tuple(context + FAR for context in step.context_lengths),
+        contexts=step.contexts + FAR,
+        block_tables=torch.cat((before, step.block_tables), 1),
+        positions=step.positions + FAR,
+    )
+    return replace(paged, step=later)
+
+
+@pytest.mark.parametrize("instruction_set", TESTED)
+@pytest.mark.parametrize(("dtype", "kv"), NUMBERS)
+@pytest.mark.parametrize("tokens", [1, 40])
+@pytest.mark.parametrize(
+    "spec", [AttentionSpec(window=300), AttentionSpec(window=60, sinks=4), AttentionSpec(chunk=512)], ids=str
+)
+def test_what_is_out_of_the_window_takes_no_time(
+    instruction_set: str, spec: AttentionSpec, tokens: int, dtype: torch.dtype, kv: str
+) -> None:
+    library = with_team(instruction_set, 1)  # of which this thread is all
+
+    def timed(paged: Paged) -> tuple[Tensor, float]:
+        step, seconds = Attention(library).begin(paged.step), []
+        for _ in range(5):
+            began = time.thread_time()
+            out = step.attend(paged.query, paged.cache, spec)
+            seconds.append(time.thread_time() - began)
+        return out, min(seconds)
+
+    near = paged_of(((tokens, 1000),), Heads(6, 2, 64), 16, dtype, kv)
+    (here, short), (there, long) = timed(near), timed(moved(near))
+    assert there.equal(here)
+    assert long < 3 * short
 
 
 def test_large_scores_do_not_overflow(native: ctypes.CDLL) -> None:
