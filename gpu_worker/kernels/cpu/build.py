@@ -2,8 +2,8 @@
 
 There is a library for each instruction set, all from the same sources. The machine's own is compiled on first
 use (or by `python -m gpu_worker.kernels.cpu.build`, which installation runs) and kept in a cache, under a
-name that changes with sources and flags. A machine whose cache has the library needs no compiler, nor does
-an image that has it beside the sources.
+name that changes with sources, flags and C library. A machine whose cache has the library needs no compiler,
+nor does an image that has it beside the sources.
 """
 
 import ctypes
@@ -131,22 +131,22 @@ def _described() -> list[str]:
 
 
 def library(instruction_set: str) -> Path:
-    """Path of the compiled library. Raises `KernelError`, in one line, if it cannot be compiled."""
+    """Path of the compiled library. Raises `KernelError`, in one line, if it cannot be compiled or kept."""
     flags = [*COMMON, *INSTRUCTION_SETS[instruction_set]]
     name = f"quire-{instruction_set}-{_fingerprint(flags)}.so"
     if (shipped := COMPILED / name).exists():
         return shipped
     path = cache() / name
-    if not path.exists():
-        _compile([_compiler(), *flags], path)
+    try:
+        if not path.exists():
+            _compile([_compiler(), *flags], path)
+    except OSError as error:  # of another user's folder, say, or of a file system that is full
+        raise KernelError(f"the compiled CPU kernels cannot be kept: {error}") from error
     return path
 
 
 def _compile(command: list[str], path: Path) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise KernelError(f"the compiled CPU kernels cannot be kept: {error}") from error
+    path.parent.mkdir(parents=True, exist_ok=True)
     # Compiled in a temporary folder and then moved: another process may compile the same library.
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made = Path(folder) / path.name
@@ -179,8 +179,10 @@ def cache() -> Path:
 
 
 def _fingerprint(flags: list[str]) -> str:
-    """A hash of flags, machine and sources."""
-    digest = hashlib.blake2b("\0".join([*flags, platform.machine()]).encode(), digest_size=8)
+    """A hash of flags, machine, C library and sources. An older C library does not load what was compiled for
+    a newer one, and machines may share a home."""
+    made_for = (platform.machine(), *platform.libc_ver())
+    digest = hashlib.blake2b("\0".join([*flags, *made_for]).encode(), digest_size=8)
     for source in sorted(SOURCES.iterdir()):
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
     return digest.hexdigest()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_worker.errors import KernelError
 from gpu_worker.kernels.cpu import build
 from gpu_worker.kernels.cpu.build import COMMON, SETS_OF, SOURCES
 
@@ -122,3 +123,26 @@ def test_a_machine_that_does_not_say_what_it_has(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: (_ for _ in ()).throw(FileNotFoundError()))
     assert build.supported() == ["portable"]
     assert build.processor().startswith(platform.machine())
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs Linux")
+@pytest.mark.parametrize("cache", ["/proc/self", "/" + 300 * "x"], ids=["read-only", "unreadable"])
+def test_a_cache_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch, cache: str) -> None:
+    """Then PyTorch computes."""
+    monkeypatch.setattr(build, "cache", lambda: Path(cache))
+    monkeypatch.setattr(build, "_compiler", lambda: "g++")
+    with pytest.raises(KernelError, match="the compiled CPU kernels cannot be kept: "):
+        build.library("portable")
+
+
+def test_machines_that_share_a_home_have_their_own_libraries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was compiled for a newer C library is not loaded by an older one."""
+    monkeypatch.setattr(build, "cache", lambda: tmp_path)
+    monkeypatch.setattr(build, "_compile", lambda command, path: path.touch())
+    found = set()
+    for version in ("2.34", "2.39"):
+        monkeypatch.setattr(platform, "libc_ver", lambda version=version: ("glibc", version))
+        found.add(build.library("portable"))
+    assert len(found) == 2
