@@ -135,7 +135,9 @@ class Grammars:
         self._held: dict[int, _Held] = {}
         self._vocabularies: dict[tuple[int, ...], Vocabulary] = {}
         self._thread = ThreadPoolExecutor(1, "grammars", lower_priority)
-        self._masks: LLExecutor | None = None
+        self._masks = LLExecutor(THREADS)
+        """Made here and not by the engine thread, which may be bound to one core: threads inherit that. An
+        executor of idle threads takes less than a millisecond to make, and no time afterwards."""
         self._counted = 0.0
         """Processor time of the engine thread, in seconds, before the grammar that is followed now."""
         self._are_slow = False
@@ -263,8 +265,6 @@ class Grammars:
 
     def _bits(self, asked: Sequence[_Asked], firsts: NDArray[np.integer]) -> Int32s:
         """[masks, words]: the masks of rows, one for each draft and one more, from the number `firsts` on."""
-        if self._masks is None:
-            self._masks = LLExecutor(THREADS)
         count = firsts[-1] + 1 + len(asked[-1].drafts)
         words = next(iter(self._vocabularies.values())).words  # that of each: it is the model's
         bits = np.full((count, words), -1, np.int32)

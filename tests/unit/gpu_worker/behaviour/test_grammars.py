@@ -1,6 +1,7 @@
 """Answers that follow a grammar: what the text must be, and that it is the same however it comes about."""
 
 import json
+import os
 import shutil
 import threading
 import time
@@ -20,7 +21,8 @@ from tokenizers import Tokenizer
 from gpu_worker.errors import PlanError
 from gpu_worker.kernels.cpu import build
 from gpu_worker.kernels.reference.sampling import sample as reference_sample
-from gpu_worker.sampling.grammars import MOST_SLOW_SECONDS, Grammars, _Held, _Matching
+from gpu_worker.machine.cores import restrict_to, usable
+from gpu_worker.sampling.grammars import MOST_SLOW_SECONDS, THREADS, Grammars, _Held, _Matching
 from gpu_worker.step.runner import Runner
 from proto.sampling_pb2 import Grammar, SamplingParams
 from proto.worker_pb2 import NewGrammar
@@ -453,6 +455,31 @@ def test_a_slot_without_a_grammar_costs_nothing(make, worded, monkeypatch) -> No
         driver = make.Driver(each)
         answers.append(driver.generate(driver.admit(1, PROMPT, sampling=make.sampled(seed=1)), 3))
     assert answers[0] == answers[1]
+
+
+@pytest.mark.skipif(len(usable()) < 2 or not Path("/proc/self/task").exists(), reason="needs Linux and cores")
+def test_masks_are_made_on_all_cores(make, worded) -> None:
+    """Though the thread that wants them is bound to one, as the engine's is."""
+
+    def threads() -> set[int]:
+        return {int(thread.name) for thread in Path("/proc/self/task").iterdir()}
+
+    before = threads()
+    runner = runner_of(make, worded)
+    runner.batch.grammars.prepare([END])
+    found: list[set[int]] = []
+
+    def engine() -> None:
+        restrict_to(usable()[:1])
+        alone(make, runner, make.sampled(seed=1), regex("yes"))
+        found.append(threads() - before - {threading.get_native_id()})
+
+    thread = threading.Thread(target=engine)
+    thread.start()
+    thread.join()
+    made = [os.sched_getaffinity(number) for number in found[0] & threads()]
+    assert len(made) > THREADS, "those that make masks, and one that compiles"
+    assert all(cores == set(usable()) for cores in made)
 
 
 CONTRADICTIONS = {
