@@ -49,6 +49,7 @@ SLOW_SECONDS = 0.005
 read in many ways takes more with each token, up to a second within `LIMITS`, and the whole batch waits."""
 MOST_SLOW_SECONDS = 0.03
 """What the tokens of one answer may take beyond `SLOW_SECONDS` each, all together."""
+TOO_SLOW = "it takes too much time for each token, as its texts can be read in many ways"
 
 Followed = TypeVar("Followed")
 
@@ -98,14 +99,6 @@ class _Asked(NamedTuple):
     matcher: LLMatcher
     drafts: list[int]
 
-    def fault(self, is_possible: bool) -> GrammarError | None:
-        """Why the sequence cannot go on; None if it can. `is_possible`: some token is allowed."""
-        if not is_possible or self.matcher.is_error():
-            return fault_of(self.matcher)
-        if self.matching.slow_seconds > MOST_SLOW_SECONDS:
-            return LimitError("it takes too much time for each token, as its texts can be read in many ways")
-        return None
-
 
 @dataclass(slots=True)
 class Masks:
@@ -130,6 +123,9 @@ class Grammars:
         self.announce: Announce = _nobody
         """Is called, in any thread, with the number of each grammar that is added from now on, once it has
         been compiled or a fault was found in it."""
+        self.limits_time = True
+        """Whether a grammar that takes too much time is a fault here. Ranks would come to that at different
+        tokens, so rank 0 decides, and tells the others."""
         self._vocab_size = vocab_size
         self._slots: dict[int, _Matching] = {}
         self._held: dict[int, _Held] = {}
@@ -232,9 +228,12 @@ class Grammars:
         masks[np.repeat(samples.firsts[rows] - firsts, counts) + numbers] = numbers
         possible = np.bitwise_or.reduce(bits, axis=1)[firsts].tolist()
         for each, first, some in zip(asked, firsts, possible, strict=True):
-            if fault := each.fault(bool(some)):
-                faults[each.row] = each.matching.end(fault)
+            if not some or each.matcher.is_error():
+                faults[each.row] = each.matching.end(fault_of(each.matcher))
                 masks[masks == first] = -1
+            elif self.limits_time and each.matching.slow_seconds > MOST_SLOW_SECONDS:
+                # The mask stays: other ranks know nothing of the fault yet, and sample the same token.
+                faults[each.row] = each.matching.end(LimitError(TOO_SLOW))
         return Masks(Allowed(masks, bits), faults)
 
     def at_limit(self, slot: int) -> bool:

@@ -134,6 +134,7 @@ def load_rank(
     else:
         record_steps(runner, plain)
     runner.batch.grammars.directory = settings.model
+    runner.batch.grammars.limits_time = ranks.rank == 0
     if not limits.bidirectional:  # what generates nothing has no grammars
         runner.batch.grammars.prepare(end_tokens_in(settings.model))
     return runner

@@ -93,7 +93,8 @@ class Parts:
             drafter = PredictedTokens(self.draft, self._pages(self.draft, limits), self.kernels)
         elif self.draft is not None:
             drafter = DraftModel(self.draft, self._pages(self.draft, limits), self.kernels)
-        pages, images = self._pages(self.model, limits), slot_images(self.model, limits, self.device)
+        pages = self._pages(self.model, limits)
+        images = slot_images(self.model, limits, self.device, self.ranks)
         return Runner(self.model, pages, self.kernels, limits, drafter, self.projection, images)
 
     def _pages(self, model: CausalLM | Predictor, limits: BatchLimits) -> list[Cache]:

@@ -29,6 +29,7 @@ from gpu_worker.machine.cores import restrict_to, usable
 from gpu_worker.machine.transfer import indices
 from gpu_worker.machine.turns import Turns
 from gpu_worker.models.decoder import Decoder
+from gpu_worker.models.ranks import ALONE, Ranks
 from gpu_worker.models.registry import CausalLM
 from gpu_worker.models.sight import Ahead, Seen, Sight
 from gpu_worker.models.vision import Tower
@@ -38,6 +39,7 @@ from proto.images_pb2 import PromptImage
 from proto.worker_pb2 import NewSlot
 
 GONE = "an image is not there"
+NOT_BY_ALL = "an image cannot be seen: on another rank"
 MAIN_MEMORY = torch.device("cpu")
 
 Announce = Callable[[int], None]
@@ -92,12 +94,14 @@ class _Part:
     """Which tokens of the step they are."""
 
 
-def slot_images(model: CausalLM, limits: BatchLimits, device: torch.device) -> "SlotImages | None":
+def slot_images(
+    model: CausalLM, limits: BatchLimits, device: torch.device, ranks: Ranks = ALONE
+) -> "SlotImages | None":
     """For the images of a batch of these sizes; None if the model has no vision tower."""
     if model.tower is None:
         return None
     first_line = model.positions if isinstance(model, Decoder) else 0
-    images = SlotImages(limits.max_slots, model.tower, first_line, device)
+    images = SlotImages(limits.max_slots, model.tower, first_line, device, ranks)
     if images.in_grid:
         assert isinstance(model, Decoder)
         images.turn = model.see_in_grid(model.tower.axes, limits.max_step_tokens)
@@ -107,8 +111,11 @@ def slot_images(model: CausalLM, limits: BatchLimits, device: torch.device) -> "
 class SlotImages:
     """The images of all slots."""
 
-    def __init__(self, slots: int, tower: Tower, first_line: int, device: torch.device) -> None:
-        """`first_line`: the first spare line of the tables of rotary embeddings."""
+    def __init__(
+        self, slots: int, tower: Tower, first_line: int, device: torch.device, ranks: Ranks = ALONE
+    ) -> None:
+        """`first_line`: the first spare line of the tables of rotary embeddings. `ranks`: each sees all
+        images."""
         self.tower = tower
         self.in_grid = tower.vision.in_grid
         self.together = tower.vision.together
@@ -128,7 +135,7 @@ class SlotImages:
         if self.turns is not None:
             tower.between_parts = self.turns.pass_on
         self._thread = ThreadPoolExecutor(1, "images", _enter, (usable(), torch.get_num_threads()))
-        self._first_line, self._device = first_line, device
+        self._first_line, self._device, self._ranks = first_line, device, ranks
         self._images: dict[int, list[SlotImage]] = {}
         self._ends = np.zeros(slots, np.int64)
         """int64 [slots]: position behind the last image; 0: there is none."""
@@ -197,7 +204,7 @@ class SlotImages:
                 faults[slot] = "a row ends within an image whose tokens are seen together"
                 continue
             try:
-                sight = self._sight(part.image)
+                sight = self._seen_by_all(part.image)
             except ImageError as error:
                 faults[slot] = str(error)
                 continue
@@ -290,6 +297,17 @@ class SlotImages:
 
     def _run(self, image: PromptImage) -> list[int | str]:
         return self.tower.vision.run(Grid(image.rows, image.columns))
+
+    def _seen_by_all(self, image: SlotImage) -> Sight:
+        """As `_sight`. If a rank raises, all do: otherwise one would leave out a row that others compute."""
+        try:
+            sight = self._sight(image)
+        except ImageError:
+            self._ranks.least(False)
+            raise
+        if not self._ranks.least(True):
+            raise ImageError(NOT_BY_ALL)
+        return sight
 
     def _sight(self, image: SlotImage) -> Sight:
         """What is seen in an image; a step that comes before it is seen waits. Raises `ImageError`."""

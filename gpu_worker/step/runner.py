@@ -197,7 +197,7 @@ class Runner:
         self.fail([slot for slot in step.failed if self.batch.generations[slot] == step.generations[slot]])
 
     def fail(self, slots: Sequence[int]) -> None:
-        """Let all further rows of these slots fail, because their logits were not finite."""
+        """Let all further rows of these slots fail: their logits were not finite, or rank 0 has told so."""
         if slots and self.followers is not None:
             self.followers.fail(slots)
         for slot in slots:
@@ -283,8 +283,11 @@ class Runner:
         """What the grammars of the step's rows allow. Rows that cannot go on fail from now on."""
         masks = self.batch.grammars.masks(read, samples)
         for row, what in masks.faults.items():
+            slot = int(samples.row_slots[row])
             errors[int(samples.rows[row])] = what
-            self.batch.fail(int(samples.row_slots[row]), what)
+            self.batch.fail(slot, what)
+            if self.followers is not None:  # they do not find that a grammar takes too much time
+                self.followers.fail([slot])
         return masks.allowed
 
     def _forced(self, samples: SamplePositions, errors: Mapping[int, str]) -> ForcedTokens:

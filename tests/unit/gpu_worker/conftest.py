@@ -126,7 +126,7 @@ def make_runner(
     for cache in caches:
         for tensor in cache.tensors():
             tensor.fill_(torch.nan)
-    images = slot_images(model, limits, device)
+    images = slot_images(model, limits, device, ranks)
     runner = Runner(model, caches, kernels, replace(limits, images=images is not None), images=images)
     if not isinstance(kernels, CpuKernels) or kernels.library._name == str(
         build.library(build.supported()[0])

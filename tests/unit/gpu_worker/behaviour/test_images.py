@@ -21,7 +21,7 @@ from gpu_worker.memory.cache import make_caches
 from gpu_worker.models.decoder import Decoder
 from gpu_worker.models.registry import Beside, load_model
 from gpu_worker.models.vision import load_tower
-from gpu_worker.step.images import slot_images
+from gpu_worker.step.images import NOT_BY_ALL, slot_images
 from gpu_worker.step.predicted import PredictedTokens
 from gpu_worker.step.runner import Runner
 from proto.images_pb2 import PromptImage
@@ -164,6 +164,27 @@ def test_ranks(one: Seeing) -> None:
     assert same(logits)
     expected = logits_with(one, sequence.tokens[: sequence.computed], files)
     torch.testing.assert_close(logits[0], expected, atol=2e-3, rtol=2e-3)
+
+
+def test_an_image_that_one_rank_cannot_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its sequence fails on all of them: otherwise they would compute different rows."""
+    made = seeing("Qwen3VL", tmp_path)
+    ranks = Together(2, lambda ranks: make_runner(made.directory, ReferenceKernels(), ranks=ranks, **SIZES))
+
+    def see(prepared: Any) -> None:
+        raise MemoryError("on another rank")
+
+    monkeypatch.setattr(ranks.runners[1].batch.images.tower, "see", see)
+    tokens, images, _ = prompts_of(made)[1]
+    new = [new_slot(0, tokens, range(40), images=images), new_slot(1, TEXT, range(40, 44))]
+    first = plan(1, [(0, 0, len(tokens), 1), (1, 0, 5, 1)], new_slots=new)
+    found = []
+    for step in (first, plan(2, [(0, len(tokens), 1, 1), (1, 5, 1, 1)])):
+        result = ranks.execute(step)
+        assert [(error.row, error.message) for error in result.errors] == [(0, NOT_BY_ALL)]
+        found.append(unpack(result.tokens)[1])
+    alone = Driver(make_runner(made.directory, ReferenceKernels(), **SIZES))
+    assert alone.generate(alone.admit(1, TEXT), 2) == found
 
 
 def test_drafts_that_hold_and_that_do_not(one: Seeing) -> None:

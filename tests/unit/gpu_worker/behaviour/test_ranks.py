@@ -14,15 +14,21 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from llguidance import LLMatcher
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, decoders, pre_tokenizers
+from tokenizers.models import BPE
 
 from gpu_worker.errors import CapacityError, ModelError, PlanError
 from gpu_worker.kernels.cpu import library
 from gpu_worker.ranks.group import own_cores
+from gpu_worker.sampling import grammars
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.load import load
 from gpu_worker.step.result import NOT_FINITE
 from gpu_worker.step.runner import Runner
+from proto.sampling_pb2 import Grammar
+from proto.worker_pb2 import NewGrammar
 from scheduler_svc.core.request import Pooling, Request
 from tests.support.closed_loop import ClosedLoop
 from tests.unit.gpu_worker.conftest import Driver, greedy, llama, new_slot, plan, sampled, unpack
@@ -72,12 +78,42 @@ for tokens in (PROMPT, [*PROMPT[:3], POISON], PROMPT):
     pair.reset()
 pair.close()
 """
+OTHERS_ARE_SLOW = """
+import sys
+if "gpu_worker.rank_main" in sys.orig_argv:
+    from gpu_worker.sampling import grammars
+    grammars.MOST_SLOW_SECONDS = -1
+"""
+"""As `RAISES`: any grammar takes too much time on ranks but rank 0."""
+FOLLOWS = """
+from gpu_worker.settings import WorkerSettings
+from gpu_worker.startup.load import load
+from tests.unit.gpu_worker.behaviour.test_ranks import DIGITS, PROMPT
+from tests.unit.gpu_worker.conftest import Driver
+pair = load(WorkerSettings())
+driver = Driver(pair)
+driver.bring(DIGITS)
+print(driver.generate(driver.admit(0, PROMPT, grammar=1), 8))
+pair.close()
+"""
+END = 4
+DIGITS = Grammar(text=LLMatcher.grammar_from_regex("[0-9]{30}"), end_tokens=[END])
+
+
+def add_tokenizer(directory: Path) -> None:
+    """One token is one character."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())[:97]
+    tokenizer = Tokenizer(BPE({each: number for number, each in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(directory / "tokenizer.json"))
 
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("ranks")
     llama().save_pretrained(directory)
+    add_tokenizer(directory)
     tensors = load_file(directory / "model.safetensors")
     tensors["model.embed_tokens.weight"][POISON] = torch.nan
     save_file(tensors, directory / "model.safetensors")
@@ -89,6 +125,7 @@ def draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that mostly guesses wrong: the same one, less its second layer."""
     directory = tmp_path_factory.mktemp("draft")
     llama(num_hidden_layers=1).save_pretrained(directory)
+    add_tokenizer(directory)
     return directory
 
 
@@ -164,6 +201,26 @@ def test_a_sequence_that_fails_fails_alone(runners: tuple[Runner, Runner]) -> No
         runner.reset()
         driver = Driver(runner)
         assert driver.generate(driver.admit(2, PROMPT), 2) == [first, unpack(result.tokens)[1]]
+
+
+def test_a_grammar_that_rank_0_alone_finds_slow(
+    runners: tuple[Runner, Runner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each rank measures another time, and all leave the sequence out of the same steps."""
+    monkeypatch.setattr(grammars, "MOST_SLOW_SECONDS", -1)
+    for runner in runners:
+        slots = [new_slot(0, PROMPT, [0, 1, 2], grammar=1), new_slot(1, PROMPT, [3, 4, 5])]
+        grammar = NewGrammar(number=1, grammar=DIGITS)
+        first = plan(1, [(0, 0, 11, 1), (1, 0, 11, 1)], new_slots=slots, new_grammars=[grammar])
+        found = []
+        for step in (first, plan(2, [(0, 11, 1, 1), (1, 11, 1, 1)])):
+            result = runner.execute(step)
+            assert [(error.row, error.grammar) for error in result.errors] == [(0, True)]
+            assert grammars.TOO_SLOW in result.errors[0].message
+            found.append(unpack(result.tokens)[1])
+        runner.reset()
+        driver = Driver(runner)
+        assert driver.generate(driver.admit(2, PROMPT), 2) == found
 
 
 def test_a_plan_that_cannot_be_applied(runners: tuple[Runner, Runner]) -> None:
@@ -289,18 +346,28 @@ def test_what_ranks_find(directory: Path) -> None:
     assert ended.returncode == 1
 
 
-def test_a_step_that_raises_on_all_ranks_ends_only_its_call(directory: Path, tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(RAISES)
+def lines_of(script: str, at_start: str, directory: Path, tmp_path: Path) -> list[str]:
+    """What `script` prints about a worker of two ranks, each of which runs `at_start` when it starts."""
+    (tmp_path / "sitecustomize.py").write_text(at_start)
     settings = settings_of(directory, tensor_parallel=2).model_dump(mode="json", exclude_none=True)
     changes = {f"QUIRE_{name.upper()}": str(value) for name, value in settings.items()}
     found = subprocess.run(
-        (sys.executable, "-c", GOES_ON),
+        (sys.executable, "-c", script),
         env=os.environ | changes | {"PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT)))},
         capture_output=True,
         text=True,
         timeout=120,
     )
-    first, error, second = found.stdout.splitlines()
+    return found.stdout.splitlines()
+
+
+def test_a_step_that_raises_on_all_ranks_ends_only_its_call(directory: Path, tmp_path: Path) -> None:
+    first, error, second = lines_of(GOES_ON, RAISES, directory, tmp_path)
     assert error == "of all ranks"
     assert first == second
     assert len(set(json.loads(first))) > 3
+
+
+def test_a_grammar_that_rank_0_does_not_find_slow_goes_on(directory: Path, tmp_path: Path) -> None:
+    (tokens,) = lines_of(FOLLOWS, OTHERS_ARE_SLOW, directory, tmp_path)
+    assert len(json.loads(tokens)) == 8
