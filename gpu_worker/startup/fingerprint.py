@@ -2,8 +2,8 @@
 
 Two workers of the same fingerprint go on with each other's answers. Weights are told apart by the headers of
 their files and by samples of the numbers, so that a large model takes milliseconds. What multiplies bfloat16
-is measured (`measured.py`) and counts: each way rounds differently. So may another version of kernels and
-models.
+is measured (`measured.py`) and counts: each way rounds differently. So may another compiler, and another
+version of kernels, models or PyTorch. (PyTorch makes the tables of rotary embeddings for all back ends.)
 """
 
 import functools
@@ -13,7 +13,7 @@ from typing import cast
 
 import torch
 
-from gpu_worker.kernels.cpu import build, onednn
+from gpu_worker.kernels.cpu import build, library, onednn
 from gpu_worker.kernels.cpu.kernels import CpuKernels, OneDnnKernels
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.models.adapters.adapter import WEIGHTS
@@ -39,7 +39,7 @@ def fingerprint_of(
     """Of a worker with these settings: 16 hexadecimal digits. `dtype`: the model's. Raises `OSError`."""
     found = hashlib.blake2b(weights_of(settings.model), digest_size=8)
     found.update(GRAMMARS.encode())
-    formats = (dtype, settings.quantization, settings.kv_dtype, settings.tensor_parallel)
+    formats = (dtype, settings.quantization, settings.kv_dtype, settings.tensor_parallel, torch.__version__)
     found.update(repr((*map(str, formats), arithmetic_of(settings, kernels, device), code())).encode())
     return found.hexdigest()
 
@@ -86,13 +86,14 @@ def weights_of(directory: Path) -> bytes:
 
 
 def arithmetic_of(settings: WorkerSettings, kernels: Kernels, device: torch.device) -> str:
-    """What computes: the GPU or the instruction set, and the back end."""
+    """What computes: the GPU, or the instruction set and the compiler of the kernels, and the back end."""
     if device.type == "cuda":
         return f"{torch.cuda.get_device_name(device)} {type(kernels).__name__}"
     if not type(kernels).__module__.startswith(build.__package__ or ""):
         return f"torch {torch.backends.cpu.get_cpu_capability()}"
-    name = instruction_set(settings)
+    compiled = cast(CpuKernels, kernels).library
+    name = f"{instruction_set(settings)} by {library.compiler(compiled)}"
     if isinstance(kernels, OneDnnKernels):
         return f"{name} {onednn.arithmetic()}"
-    in_parts = cast(CpuKernels, kernels).library.quire_bfloat16_pairs(-1) == 0
+    in_parts = compiled.quire_bfloat16_pairs(-1) == 0
     return f"{name} in two parts" if in_parts and settings.dtype == "bfloat16" else name

@@ -56,6 +56,13 @@ def _places(threads: int) -> ctypes.Array[ctypes.c_int] | None:
     return (ctypes.c_int * threads)(*found) if found else None
 
 
+def compiler(library: ctypes.CDLL) -> str:
+    """The compiler that has made a library, and its version."""
+    library.quire_compiler.restype = ctypes.c_char_p
+    made_by: bytes = library.quire_compiler()
+    return made_by.decode()
+
+
 def address(tensor: Tensor | None) -> int | None:
     """Address of a tensor's first number; None, which is null, for None. For arguments of type `c_void_p`."""
     return None if tensor is None else tensor.data_ptr()

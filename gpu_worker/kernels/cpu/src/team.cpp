@@ -118,3 +118,6 @@ EXPORTED int quire_start(int threads, const int* cpus) {
 // From now on idle threads of the team sleep at once, because threads of another library compute on the same cores
 // between the team's kernels.
 EXPORTED void quire_take_turns() { quire::spins = 0; }
+
+// What has compiled the library: another compiler rounds in other places.
+EXPORTED const char* quire_compiler() { return __VERSION__; }

@@ -1,12 +1,13 @@
 """What tells workers apart whose answers differ."""
 
 import os
+import re
 import shutil
 
 import pytest
 import torch
 
-from gpu_worker.kernels.cpu import build, onednn
+from gpu_worker.kernels.cpu import build, library, onednn
 from gpu_worker.kernels.cpu.kernels import CpuKernels, OneDnnKernels
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.startup import fingerprint
@@ -92,6 +93,22 @@ def test_the_code_counts(settings, directory, tmp_path, monkeypatch) -> None:
         seen.add(found())
     assert len(seen) == 3
     fingerprint.code.cache_clear()
+
+
+def test_the_compiler_and_the_version_of_pytorch_count(settings, monkeypatch) -> None:
+    """Compilers contract sums of products in different places."""
+    compiled, cpu = with_team(build.supported()[0], 1), torch.device("cpu")
+    assert re.search(r"\d+\.\d+", library.compiler(compiled))
+
+    def found() -> str:
+        return fingerprint_of(settings(), CpuKernels(compiled), torch.float32, cpu)
+
+    seen = {found(), found()}
+    monkeypatch.setattr(library, "compiler", lambda compiled: "another one")
+    seen.add(found())
+    monkeypatch.setattr(torch, "__version__", "2.0.0")
+    seen.add(found())
+    assert len(seen) == 3
 
 
 def test_the_library_that_multiplies_counts(settings, monkeypatch) -> None:
