@@ -7,6 +7,7 @@ Text that quotes, edits, lists or repeats often goes on as it did before.
 """
 
 from array import array
+from bisect import bisect_left
 from collections import defaultdict
 
 ORDER = 3
@@ -59,7 +60,8 @@ class Prediction:
     def __init__(self, tokens: "array[int]") -> None:
         self._tokens = tokens
         self._places = defaultdict[tuple[int, ...], list[int]](list)
-        """Where each run of `ORDER` tokens ends; empty until the first guess."""
+        """Where each run of `ORDER` tokens ends, in order; empty until the first guess. One run may end at
+        every token."""
         self._place = self._answered = 0
         """A place, and how many tokens the answer had there."""
 
@@ -77,7 +79,8 @@ class Prediction:
                 self._places[tuple(self._tokens[end - ORDER : end])].append(end)
         expected = self._place + answered - self._answered
         if ends := self._places.get(tuple(tokens[-ORDER:])):
-            place = min(ends, key=lambda end: abs(end - expected))
+            at = bisect_left(ends, expected)
+            place = min(ends[max(0, at - 1) : at + 1], key=lambda end: abs(end - expected))
         elif expected <= len(self._tokens) and tokens[-1] == self._tokens[expected - 1]:
             place = expected
         else:

@@ -1,6 +1,7 @@
 """Drafts out of the text itself."""
 
 from array import array
+from collections.abc import Iterator
 from random import Random
 
 import pytest
@@ -70,6 +71,37 @@ def test_the_nearest_of_several_places() -> None:
     assert prediction.guess(answer, 0, 1).tolist() == [12]
     answer.extend([13, 1, 2, 3])
     assert prediction.guess(answer, 0, 1).tolist() == [13]
+
+
+class Places(list[int]):
+    """Where a run ends: may be searched, and not gone through."""
+
+    def __iter__(self) -> Iterator[int]:
+        raise AssertionError("each place is looked at")
+
+
+def test_a_prediction_that_repeats_itself_is_not_gone_through() -> None:
+    prediction, answer = Prediction(array("i", [7] * 50)), array("i", [7] * 3)
+    assert len(prediction.guess(answer, 0, 2)) == 2
+    prediction._places.update({run: Places(ends) for run, ends in prediction._places.items()})
+    for _ in range(44):
+        answer.append(7)
+        assert prediction.guess(answer, 0, 2).tolist() == [7, 7]
+
+
+def test_the_nearest_place_is_that_of_a_plain_search() -> None:
+    random = Random(5)
+    predicted = array("i", random.choices(range(3), k=80))
+    prediction, answer, several = Prediction(predicted), array("i"), 0
+    for _ in range(200):
+        answer.append(random.randrange(3))
+        expected = prediction._place + len(answer) - prediction._answered
+        found = prediction.guess(answer, 0, 4)
+        if ends := prediction._places.get(tuple(answer[-3:])):
+            place = min(ends, key=lambda end: abs(end - expected))
+            assert found == predicted[place : place + 4]
+            several += len(ends) > 1
+    assert several > 50
 
 
 def test_a_short_prediction() -> None:
