@@ -52,7 +52,8 @@ def _plan(state: SchedulerState, number: int) -> StepBuilder:
         step.budget = state.prefill_budget.beside_decodes(step.budget)
     for sequence in prefills(state):
         admit(state, step, older_than=state.urgency(sequence))
-        add_chunk(state, step, sequence)
+        if sequence not in step.seated:  # it was preempted for one before it, and has come back
+            add_chunk(state, step, sequence)
     add_forks(state, step)
     admit(state, step)
     _add_changes(state, step)

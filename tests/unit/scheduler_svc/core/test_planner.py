@@ -3,6 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
+from scheduler_svc.core.images import Image
+from scheduler_svc.core.sequence import State
+
 MakeBench = Callable[..., Any]
 
 
@@ -56,3 +59,32 @@ def test_a_freed_slot_may_be_filled_by_the_plan_that_frees_it(bench: MakeBench) 
     plan = one.step()
     assert plan.freed_slots == (0,)
     assert [new.slot for new in plan.new_slots] == [0]
+
+
+def test_a_prefill_that_was_preempted_and_comes_back_has_one_row(bench: MakeBench) -> None:
+    """All prefills stand still: three for their images, and one for its grammar. Then all go on at once, when
+    no block is left. The small one makes way for the first, and finds room again when the large one does."""
+    one = bench(num_blocks=26, max_slots=6, max_step_tokens=64, images=True, recurrent=True)
+    answer = one.arrive([9] * 4, max_tokens=60)
+    one.step()
+
+    def waits(before: int, tokens: int, name: int) -> Any:
+        image = Image(before, tokens, 1, tokens, bytes(32), "image")
+        return one.arrive([name] * (before + tokens), images=(image,), max_tokens=4)
+
+    first, second = waits(4, 8, 1), waits(8, 4, 2)
+    small = one.arrive([3] * 6, n=2, grammar=b"x", max_tokens=4)
+    large = waits(28, 4, 4)
+    pool = one.scheduler.state.batch.pool
+    while pool.free_blocks:
+        one.step()
+    one.look()
+    one.compile()
+    plan = one.step()
+    assert [new.request is small.request for new in plan.new_slots] == [True]
+    assert large.sequences[0].state is State.PREEMPTED
+    one.run()
+    for group in (answer, first, second, small, large):
+        for sequence in group.sequences:
+            output = list(sequence.tokens[len(group.request.prompt) :])
+            assert output == one.fake.reference(group.request, sequence.index, 64)
