@@ -69,8 +69,8 @@ class StepBuilder:
 
     @property
     def empty(self) -> bool:
-        """Whether the plan neither computes a row nor gives a sequence a slot."""
-        return not (self.sequences or self.new_slots)
+        """Whether the plan neither computes a row nor gives a sequence a slot or a block."""
+        return not (self.sequences or self.new_slots or self._append_slots)
 
     def begin_of(self, sequence: Sequence) -> int:
         """First position of the sequence that the step computes, or that it does not compute yet."""
@@ -86,6 +86,14 @@ class StepBuilder:
         """The slot's block table gains `blocks` at its end."""
         self._append_slots.extend([slot] * len(blocks))
         self._append_blocks.extend(blocks)
+
+    def drop_appends(self, slot: int) -> None:
+        """The slot is free again: what its table was to gain has gone back."""
+        if slot in self._append_slots:
+            appends = zip(self._append_slots, self._append_blocks, strict=True)
+            kept = [each for each in appends if each[0] != slot]
+            self._append_slots = [each for each, _ in kept]
+            self._append_blocks = [block for _, block in kept]
 
     def give_token(self, slot: int, token: int) -> None:
         """The slot's next token is `token`."""

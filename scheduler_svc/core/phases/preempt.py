@@ -146,5 +146,7 @@ def _preempt_later(state: SchedulerState, step: StepBuilder, sequence: Sequence)
         rank = -measure if state.policy.preempts else 0.0
         return not frees, tuple(shares), rank, lost_tokens(state, victim), (-measure, -arrival, -index)
 
-    preempt(state, min(victims, key=cost))
+    victim = min(victims, key=cost)
+    step.drop_appends(victim.slot)
+    preempt(state, victim)
     return True

@@ -207,3 +207,26 @@ def test_an_image_that_is_looked_at_may_be_the_reason_for_a_loss(bench: Make) ->
     one.step()
     assert not one.scheduler.in_flight
     assert list(one.scheduler.suspects(Loss.DEATH)) == [group]
+
+
+def test_blocks_of_an_image_for_which_there_are_too_few_are_told(bench: Make) -> None:
+    """An image is computed as a whole. It gets the block that is free, and the others when they are."""
+    one = bench(num_blocks=6, max_step_tokens=20, images=True, whole_images=True)
+    asks = one.arrive([1] * 12, images=(image(4, 8),), max_tokens=1)
+    answer = one.arrive([2] * 4, max_tokens=12)
+    pool, (answering,) = one.scheduler.state.batch.pool, answer.sequences
+    plan = one.plan()
+    while not answering.about_to_end:
+        one.complete(plan)
+        plan = one.plan()
+    assert pool.free_blocks == 1
+    one.look()
+    (more,) = one.plan().table_appends.blocks
+    assert asks.sequences[0].table.blocks[1:] == [more]
+    assert not pool.free_blocks
+    one.complete(plan)
+    one.complete(one.scheduler.flights[0].plan)
+    one.run()
+    for group in (asks, answer):
+        output = list(group.sequences[0].tokens[len(group.request.prompt) :])
+        assert output == one.fake.reference(group.request, 0, 24)

@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
+from scheduler_svc.core.phases.preempt import grow
 from scheduler_svc.core.request import Finish
 from scheduler_svc.core.sequence import State
+from scheduler_svc.core.step_builder import StepBuilder
 
 MakeBench = Callable[..., Any]
 
@@ -69,3 +71,17 @@ def test_a_preempted_result_in_flight_is_dropped_and_computed_again(bench: MakeB
     one.run()
     for group in (old, young):
         assert list(group.sequences[0].tokens[2:]) == one.fake.reference(group.request, 0, 8)
+
+
+def test_blocks_that_a_victim_has_just_got_are_not_told(bench: MakeBench) -> None:
+    """Its slot is free, or another one has it by then."""
+    one = bench(num_blocks=8, block_size=4, max_slots=2)
+    old, young = (one.arrive([number] * 4, max_tokens=20).sequences[0] for number in range(2))
+    one.step()
+    state, step, slots = one.scheduler.state, StepBuilder(2, 16), (old.slot, young.slot)
+    assert grow(state, step, young, 2)
+    while young.table is not None:
+        assert grow(state, step, old, 1)
+    appends = step.finish().table_appends
+    assert set(appends.slots) == {slots[0]}
+    assert list(appends.blocks) == old.table.blocks[1:]
