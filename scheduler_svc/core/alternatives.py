@@ -1,4 +1,4 @@
-"""How many alternatives the log probabilities of one step may have.
+"""How many alternatives the log probabilities of one step may have, and numbers its vectors.
 
 A result is one message, and the results of plans that are in flight must fit into what the transport holds
 for a reader. An alternative takes eight bytes, as two numbers of a token's vector do. Up to `FEW` with each
@@ -12,4 +12,4 @@ MOST = 2**14 * FEW
 """Alternatives of a step at most, with 2.6 MB, if it reports more than one token's."""
 
 NUMBERS = 2 * MOST
-"""Numbers of the vectors of a step's tokens at most, if it reports nothing else, and of those of one text."""
+"""Numbers of the vectors of a step at most, if it reports nothing else, and of those of one text's tokens."""

@@ -147,11 +147,15 @@ class StepBuilder:
         self.alternatives += alternatives
 
     def may_report(self, alternatives: int) -> bool:
-        """Whether a row may sample a token with this number of alternatives; they are counted if so."""
-        if self.alternatives and self.alternatives + alternatives > MOST:
+        """Whether a row may report this number of alternatives; they are counted if so."""
+        if not self.has_room(alternatives):
             return False
         self.alternatives += alternatives
         return True
+
+    def has_room(self, alternatives: int) -> bool:
+        """Whether the step's result has room for this number of alternatives; the first always has."""
+        return not self.alternatives or self.alternatives + alternatives <= MOST
 
     def finish(self) -> StepPlan:
         """The plan. An empty table is the default of its field, so that the usual step makes few objects."""

@@ -2,7 +2,8 @@
 nothing.
 
 If each token has a vector, every row brings those of its tokens. They are kept until the text is complete. A
-step brings as many as a message holds, beside log probabilities: see `alternatives.py`.
+step brings as many vectors as a message holds, of tokens and of whole texts, beside log probabilities: see
+`alternatives.py`.
 """
 
 from scheduler_svc.core.alternatives import MOST
@@ -20,12 +21,20 @@ def most(step: StepBuilder, limits: WorkerLimits) -> int:
     return max(0, MOST - step.alternatives) * 2 // max(1, limits.embedding_size)
 
 
+def counts_as(pooling: Pooling, limits: WorkerLimits) -> int:
+    """Alternatives that the one vector of a whole text counts as."""
+    size = limits.num_labels if pooling is Pooling.CLASSIFY else limits.embedding_size
+    return (size + 1) // 2
+
+
 def fits(step: StepBuilder, limits: WorkerLimits, sequence: Sequence) -> bool:
-    """Whether the whole text may be computed in this step, vectors of its tokens included."""
-    tokens = len(sequence.tokens)
+    """Whether the whole text may be computed in this step, its vectors included."""
+    tokens, pooling = len(sequence.tokens), sequence.group.request.pooling
     if tokens > step.budget:
         return False
-    return sequence.group.request.pooling is not Pooling.ALL or tokens <= most(step, limits)
+    if pooling is Pooling.ALL:
+        return tokens <= most(step, limits)
+    return step.has_room(counts_as(pooling, limits))
 
 
 def complete_with_next_row(step: StepBuilder) -> None:

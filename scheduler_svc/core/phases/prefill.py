@@ -31,8 +31,9 @@ def prefills(state: SchedulerState) -> Iterable[Sequence]:
 def add_chunk(state: SchedulerState, step: StepBuilder, sequence: Sequence) -> None:
     """Add a row with the next chunk of a prefill, if there is room for one.
 
-    With its last chunk the sequence begins to decode, and samples its next token. Until its grammar has been
-    compiled, and the step has room for its log probabilities, its last token is left out.
+    With its last chunk the sequence begins to decode, and samples its next token, or completes its vector.
+    Until its grammar has been compiled, and the step has room for its log probabilities or its vector, its
+    last token is left out.
     """
     if not step.budget or sequence.state is not State.PREFILL:  # it may have been preempted meanwhile
         return
@@ -67,6 +68,8 @@ def add_chunk(state: SchedulerState, step: StepBuilder, sequence: Sequence) -> N
     if not count:
         return
     wanted = group.request.alternatives
+    if group.request.pooling and not each:
+        wanted = embeddings.counts_as(group.request.pooling, state.limits)
     if wanted and start + count == len(sequence.tokens) and not step.may_report(wanted):
         count -= 1
         if not count:

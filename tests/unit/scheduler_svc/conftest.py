@@ -383,6 +383,7 @@ class StrictWorker:
                     vectors += count
                 elif ends:
                     embeddings[number] = _pooled_by(held.pooling, held.pooled)
+                    vectors += 1
                 assert not self.limits.bidirectional or count == len(held.tokens), "a text that is cut"
             elif samples:
                 if held.candidates:
@@ -393,7 +394,8 @@ class StrictWorker:
                 tokens += run + [-1] * (samples - len(run))
                 if held.grammar and (foreseen := self.foreseen(held)):
                     forced[number] = foreseen
-        assert vectors * self.limits.embedding_size <= NUMBERS, "more vectors than a message holds"
+        size = self.limits.num_labels or self.limits.embedding_size
+        assert vectors * size <= NUMBERS, "more vectors than a message holds"
         scores = self._scores(plan, errors)
         return StepResult(plan.step, tokens, errors, candidates, embeddings, 0, scores, forced)
 

@@ -261,3 +261,26 @@ def test_a_worker_that_gives_another_number_of_vectors_is_given_up(
     plan = world.scheduler.plan()
     with pytest.raises(WorkerFault, match=f"{8 * count} bytes where 9 vectors were due"):
         world.scheduler.complete(StepResult(plan.step, [], embeddings={0: bytes(8 * count)}))
+
+
+@pytest.mark.parametrize(
+    ("limits", "pooling"),
+    [
+        (WIDE, Pooling.LAST),
+        (WIDE, Pooling.MEAN),
+        ({"num_labels": NUMBERS // 10}, Pooling.CLASSIFY),
+        (WIDE | ENCODER, Pooling.CLS),
+        (WIDE | ENCODER, Pooling.MEAN),
+    ],
+)
+def test_a_step_completes_as_many_texts_as_a_message_holds(
+    alone: Callable[..., Any], fake: SimpleNamespace, limits: dict[str, Any], pooling: Pooling
+) -> None:
+    """The last token of a text waits for the next step, or all of it if it cannot be cut."""
+    world = alone(1, **{"num_blocks": 64, "max_slots": 32, "max_step_tokens": 64, **limits})
+    texts = [world.arrive([number] * (1 + number % 2), pooling=pooling) for number in range(25)]
+    completed = list[int]()
+    while world.step():
+        completed.append(len(world.embedded) - sum(completed))
+    assert completed == [10, 10, 5, 0]  # at last a plan gives back slots
+    assert world.embedded == {text: fake.embedding(text.request) for text in texts}
