@@ -176,6 +176,8 @@ class Batch:
 
     def _seat(self, sequence: Sequence, table: BlockTable, computed: int) -> None:
         """Give the sequence a slot, with a table of which `computed` positions have been computed."""
+        if sequence.tokens is sequence.group.request.prompt:  # they are about to grow
+            sequence.tokens = sequence.tokens[:]
         sequence.table = table
         sequence.computed = sequence.planned = computed
         sequence.move(State.PREFILL)

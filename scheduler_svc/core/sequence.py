@@ -95,8 +95,9 @@ class Sequence:
         self.index = index
         self.age: Age = (group.measure, group.arrival, index)
         """An older sequence is never preempted so that a younger one can grow."""
-        self.tokens = group.request.prompt + output
-        """Prompt and confirmed output, without what has been dropped from the context."""
+        self.tokens = group.request.prompt + output if output else group.request.prompt
+        """Prompt and confirmed output, without what has been dropped from the context. Without output the
+        request's own array until it gets a slot: many may wait."""
         self.dropped_tokens = 0
         """Number of tokens that were dropped from the context; see `rolling.py`."""
         self.state = State.WAITING

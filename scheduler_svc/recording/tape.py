@@ -74,8 +74,8 @@ class Tape:
         return Take(self._segments[0].state, [event for each in self._segments for event in each.events])
 
     def submitted(self, group: SequenceGroup) -> None:
-        size = 8 * sum(len(sequence.tokens) for sequence in group.sequences)
-        self._add("submitted", take(group, accounts=False), size)
+        tokens = {id(each.tokens): len(each.tokens) for each in group.sequences}  # many may share an array
+        self._add("submitted", take(group, accounts=False), 8 * sum(tokens.values()))
 
     def cancelled(self, group: SequenceGroup) -> None:
         self._add("cancelled", group.arrival)

@@ -2,7 +2,9 @@
 
 import itertools
 from array import array
+from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -47,7 +49,7 @@ def test_every_state_can_end_and_the_end_is_final() -> None:
     ],
 )
 def test_what_ends_a_sequence(sequence: Sequence, output: list[int], finish: Finish) -> None:
-    sequence.tokens.extend(output)
+    sequence.tokens = sequence.tokens + array("i", output)
     assert sequence.ending() is finish
 
 
@@ -57,3 +59,18 @@ def test_a_group_begins_with_what_was_delivered_before(fake: SimpleNamespace) ->
     assert [list(each.tokens) for each in group.sequences] == [[1, 2, 9], [1, 2], [1, 2, 7, 8]]
     assert [each.index for each in group.alive()] == [1, 2]
     assert group.unfinished == 2
+
+
+def test_samples_that_wait_share_one_prompt(fake: SimpleNamespace) -> None:
+    """A hundred copies of a long prompt, for each request that waits, are more memory than a process has."""
+    group = SequenceGroup(fake.request([1, 2], n=128), arrival=1)
+    assert all(each.tokens is group.request.prompt for each in group.sequences)
+
+
+@pytest.mark.parametrize("fields", [{"n": 3}, {"beams": 3}, {"rolling": True, "max_tokens": 90}])
+def test_a_prompt_stays_what_it_is(bench: Callable[..., Any], fields: dict[str, Any]) -> None:
+    one = bench(num_blocks=30, max_slots=3)
+    prompt = list(range(9))
+    groups = [one.arrive(prompt, **{"max_tokens": 20, **fields}) for _ in range(3)]
+    one.run()
+    assert [group.request.prompt.tolist() for group in groups] == [prompt] * 3

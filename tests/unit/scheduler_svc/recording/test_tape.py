@@ -19,6 +19,7 @@ from scheduler_svc.core.plan import Outcome, StepResult
 from scheduler_svc.core.plan import StepPlan as CorePlan
 from scheduler_svc.core.policies import POLICIES, round_robin
 from scheduler_svc.core.request import Request
+from scheduler_svc.core.sequence import SequenceGroup
 from scheduler_svc.recording import tape
 from scheduler_svc.recording.tape import RecordedScheduler, Tape
 from scheduler_svc.wire import plan_to
@@ -106,3 +107,9 @@ def test_a_replay_makes_the_same_plans(with_messages: SimpleNamespace, seed: int
         found = replayed(scheduler.tape)
         assert found.lines == []
         assert found.steps > 0 or not scheduler.step
+
+
+def test_samples_that_share_a_prompt_are_on_tape_once(with_messages: SimpleNamespace) -> None:
+    one = RecordedScheduler(with_messages.limits(), 16).tape
+    one.submitted(SequenceGroup(with_messages.request([1] * 500, n=128), 1))
+    assert one._segments[-1].bytes < 2 * len(one._segments[-1].events[-1][2].encode())

@@ -128,7 +128,7 @@ def test_what_the_worker_is_told(alone: Make) -> None:
     sampling = SamplingParams(seed=5)
     group, _ = one.fleet.accept(replace(one.fake.request([1] * 30, rolling=True), sampling=sampling))
     (sequence,) = group.sequences
-    sequence.tokens.extend([2] * 3)
+    sequence.tokens = sequence.tokens + array("i", [2] * 3)
     roll(sequence)
     assert sequence.state is State.WAITING
     plan = one.scheduler.plan()
