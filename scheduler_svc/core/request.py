@@ -72,8 +72,8 @@ class Request:
     """Sampling parameters, which the scheduler hands on unread."""
     grammar: bytes = b""
     """The grammar that every answer follows, a packed message that is handed on unread; empty: none."""
-    sampling_bytes: int = 0
-    """Size of the grammar and the rules in a plan; 0 without both."""
+    plan_bytes: int = 0
+    """Size of the grammar, the rules and the images in a plan; 0 without any."""
     traceparent: str = ""
     """W3C trace context of the request's span; empty: it is not traced."""
     rolling: bool = False

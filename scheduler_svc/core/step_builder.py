@@ -26,6 +26,9 @@ from scheduler_svc.core.sequence import Sequence
 Pairs = list[tuple[int, int]]
 """The lines of a table of two columns."""
 
+MOST_NEW_BYTES = 2**20
+"""Of the sequences to which one step gives slots, the last not counted: a plan is a message."""
+
 
 @dataclass(slots=True)
 class StepBuilder:
@@ -39,8 +42,8 @@ class StepBuilder:
     """The sequence of each row."""
     alternatives: int = 0
     """Alternatives that the step reports, and numbers of vectors, see `alternatives.py`."""
-    sampling_bytes: int = 0
-    """Size of the grammars and rules of the sequences that are admitted."""
+    new_bytes: int = 0
+    """Size of `new_slots`, and of the grammars of the sequences in them."""
     seated: set[Sequence] = field(default_factory=set)
     """Sequences with a new slot, and those from which others fork: none may lose its slot in this step."""
     embedded: list[int] = field(default_factory=list)
@@ -71,6 +74,18 @@ class StepBuilder:
     def empty(self) -> bool:
         """Whether the plan neither computes a row nor gives a sequence a slot or a block."""
         return not (self.sequences or self.new_slots or self._append_slots)
+
+    @property
+    def may_seat(self) -> bool:
+        """Whether the plan has room for another new slot."""
+        return self.new_bytes <= MOST_NEW_BYTES
+
+    def seat(self, new: NewSlot) -> None:
+        """A slot holds a new sequence."""
+        self.new_slots.append(new)
+        self.new_bytes += 4 * (len(new.tokens) + len(new.block_ids))
+        if not new.forked_tokens:  # the worker has the rest with the parent
+            self.new_bytes += new.request.plan_bytes
 
     def begin_of(self, sequence: Sequence) -> int:
         """First position of the sequence that the step computes, or that it does not compute yet."""

@@ -8,9 +8,6 @@ from scheduler_svc.core.sequence import Sequence
 from scheduler_svc.core.state import SchedulerState
 from scheduler_svc.core.step_builder import StepBuilder
 
-MOST_SAMPLING_BYTES = 2**20
-"""Of grammars and rules of the sequences that one step admits, the last not counted: a plan is a message."""
-
 
 def admit(state: SchedulerState, step: StepBuilder, older_than: tuple[float, ...] | None = None) -> None:
     """Admit sequences in the queue's order while there is room.
@@ -20,7 +17,7 @@ def admit(state: SchedulerState, step: StepBuilder, older_than: tuple[float, ...
     A sequence whose prefix another one computes now is passed over; see `unfinished.py`.
     """
     batch, limits, waiting = state.batch, state.limits, state.waiting
-    while step.budget and batch.free_slots:
+    while step.budget and batch.free_slots and step.may_seat:
         candidate = waiting.peek()
         if candidate is None or (older_than is not None and state.shares.urgency(candidate) > older_than):
             return
@@ -42,8 +39,6 @@ def admit(state: SchedulerState, step: StepBuilder, older_than: tuple[float, ...
             continue
         # A partial block takes one more of the free ones until it has been copied.
         partial = next((each for each in parts if batch.pool.knows(each.name)), None) if spare else None
-        if step.sampling_bytes > MOST_SAMPLING_BYTES:
-            return
         sequence = waiting.pop()
         blocks, sources, targets = batch.admit(sequence, hits, partial)
         step.copy_blocks(sources, targets)
@@ -65,9 +60,8 @@ def admit(state: SchedulerState, step: StepBuilder, older_than: tuple[float, ...
             grammar=batch.grammars.number(sequence.group.request.grammar),
             sight=sequence.sight,
         )
-        step.new_slots.append(new)
+        step.seat(new)
         step.seated.add(sequence)
-        step.sampling_bytes += sequence.group.request.sampling_bytes
         add_chunk(state, step, sequence)
 
 

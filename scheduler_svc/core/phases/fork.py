@@ -16,7 +16,7 @@ def add_forks(state: SchedulerState, step: StepBuilder) -> None:
     for child, parent, tokens in state.forks:
         if child.state is not State.FORK:  # it has ended meanwhile
             continue
-        room = step.budget and batch.free_slots and batch.pool.free_blocks > watermark
+        room = step.budget and step.may_seat and batch.free_slots and batch.pool.free_blocks > watermark
         if room and state.shares.contended and (first := state.waiting.peek()) is not None:
             room = not state.shares.precedes(first, child)
         if not (room and _can_fork(state, step, parent, tokens)):
@@ -35,7 +35,7 @@ def add_forks(state: SchedulerState, step: StepBuilder) -> None:
             forked_tokens=tokens,
             grammar=batch.grammars.number(child.group.request.grammar),
         )
-        step.new_slots.append(new)
+        step.seat(new)
         step.seated |= {child, parent}
         add_chunk(state, step, child)
     state.forks.clear()

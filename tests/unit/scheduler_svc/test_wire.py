@@ -2,12 +2,15 @@
 
 import struct
 from array import array
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from proto import worker_pb2 as worker
 from proto.images_pb2 import ImageFile, PromptImage
+from proto.rpc.call import MAX_MESSAGE_BYTES
 from proto.sampling import greedy
 from proto.sampling_pb2 import FinishReason, Grammar, SamplingParams, StopConditions, TokenRules
 from proto.scheduler_pb2 import Start
@@ -15,6 +18,7 @@ from proto.worker_pb2 import Candidates, Embeddings, Logprobs, RankedTokens, Row
 from scheduler_svc import wire
 from scheduler_svc.core.draft_state import Forced
 from scheduler_svc.core.errors import WorkerFault
+from scheduler_svc.core.fleet import Fleet
 from scheduler_svc.core.grammars import NewGrammar
 from scheduler_svc.core.plan import (
     Copies,
@@ -28,6 +32,7 @@ from scheduler_svc.core.plan import (
     TableAppends,
     TableCuts,
 )
+from scheduler_svc.core.plan import StepResult as CoreResult
 from scheduler_svc.core.request import Finish, Request
 from scheduler_svc.intake import request_from
 
@@ -210,6 +215,20 @@ def test_images_go_to_a_worker_with_each_slot_but_forks() -> None:
     assert found == [images, [], images]
 
 
+def test_what_a_request_takes_in_a_plan() -> None:
+    """Besides its tokens, so that a plan does not become larger than a message."""
+    images = [PromptImage(file=ImageFile(name="a" * 64, digest=bytes(32)), tokens=2, rows=1, columns=2)]
+    sampling = SamplingParams(rules=TokenRules(allowed_tokens=range(4000)), grammar=Grammar(text="x" * 500))
+    start = Start(prompt_tokens=int32(1, 2), n=1, sampling=greedy(), images=images)
+    start.sampling.MergeFrom(sampling)
+    request = request_from(start, "")
+    new = NewSlot(0, request, 0, request.prompt, [1])
+    plan = StepPlan(1, new_grammars=(NewGrammar(1, request.grammar),), new_slots=(new,))
+    bare = StepPlan(1, new_slots=(replace(new, request=replace(request, images=(), sampling=greedy())),))
+    took = wire.plan_to(plan).ByteSize() - wire.plan_to(bare).ByteSize()
+    assert request.plan_bytes <= took < request.plan_bytes + 20
+
+
 @pytest.mark.parametrize("name", ["images", "headless"])
 def test_what_a_worker_says_of_its_model(name: str) -> None:
     numbers = ("num_blocks", "block_size", "max_slots", "max_model_len", "max_step_tokens", "vocab_size")
@@ -234,3 +253,20 @@ def test_a_plan_carries_a_grammar_once() -> None:
     assert {new.grammar for new in message.new_slots} == {7}
     assert all(new.sampling == greedy(seed=5) for new in message.new_slots)
     assert start.sampling.grammar == grammar, "what came is left as it is"
+
+
+@pytest.mark.parametrize(("prompts", "length"), [(255, 4097), (33, 2**15), (10, 2**17)])
+def test_a_plan_fits_into_a_message(fake: SimpleNamespace, prompts: int, length: int) -> None:
+    """Whoever waits for a prefix that another one computes gets it with all others that do."""
+    limits = {"num_blocks": 2**14, "block_size": 16, "max_slots": 256, "max_model_len": 2**18}
+    fleet = Fleet(2**13)
+    scheduler, _ = fleet.add_worker(fake.limits(**limits, max_step_tokens=2**13))
+    for number in range(prompts):
+        request = fake.request([1] * length, f"r{number}", max_tokens=2)
+        fleet.accept(replace(request, sampling=greedy()))
+    sizes = []
+    while (plan := scheduler.plan()) is not None:
+        sizes.append(wire.plan_to(plan).ByteSize())
+        fleet.settle(scheduler, scheduler.complete(CoreResult(plan.step, [0] * sum(plan.rows.samples))))
+    assert scheduler.idle
+    assert 2**20 < max(sizes) < MAX_MESSAGE_BYTES

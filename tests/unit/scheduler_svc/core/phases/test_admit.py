@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from scheduler_svc.core.phases.admit import MOST_SAMPLING_BYTES
+from scheduler_svc.core import step_builder
 from scheduler_svc.core.sequence import State
+from scheduler_svc.core.step_builder import MOST_NEW_BYTES
 
 MakeBench = Callable[..., Any]
 
@@ -146,12 +147,25 @@ def test_admission_keeps_a_watermark(bench: MakeBench) -> None:
 def test_a_plan_admits_a_bounded_size_of_grammars(bench: MakeBench) -> None:
     """A plan is one message, and a message has a largest size. Nobody is left behind for it."""
     one = bench(num_blocks=64, max_slots=8, token_budget=64, max_step_tokens=64)
-    size = MOST_SAMPLING_BYTES // 2
+    size = MOST_NEW_BYTES // 2 - 100  # and tokens
     groups = [
-        one.arrive([token] * 4, max_tokens=3, grammar=bytes([token]), sampling_bytes=size)
-        for token in range(8)
+        one.arrive([token] * 4, max_tokens=3, grammar=bytes([token]), plan_bytes=size) for token in range(8)
     ]
     for _ in range(2):
         assert len(one.step().new_slots) == 3
     one.run()
     assert not any(group.unfinished for group in groups)
+
+
+def test_a_plan_admits_a_bounded_number_of_tokens(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of prompts that are cached, as many as there are slots would fit into one step."""
+    one = bench(num_blocks=64, max_slots=8, token_budget=64, max_step_tokens=64)
+    one.arrive([1] * 33, max_tokens=1)
+    one.run()
+    monkeypatch.setattr(step_builder, "MOST_NEW_BYTES", 2 * 4 * (33 + 8))  # of tokens and blocks
+    groups = [one.arrive([1] * 33, max_tokens=9) for _ in range(8)]
+    assert [len(one.step().new_slots) for _ in range(3)] == [3, 3, 2]
+    assert [group.cached_tokens for group in groups] == [32] * 8
+    one.run()
+    for group in groups:
+        assert list(group.sequences[0].tokens[33:]) == one.fake.reference(group.request, 0, 64)

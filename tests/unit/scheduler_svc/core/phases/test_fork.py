@@ -1,8 +1,13 @@
 """Forks: a sequence begins in the blocks of another."""
 
+from array import array
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
+from scheduler_svc.core import step_builder
+from scheduler_svc.core.request import SoFar
 from scheduler_svc.core.sequence import State
 
 MakeBench = Callable[..., Any]
@@ -65,3 +70,19 @@ def test_who_finds_no_room_to_fork_waits_and_begins_with_the_cache(bench: MakeBe
     one.run()
     outputs = [list(each.tokens[14:]) for each in group.sequences]
     assert outputs == [one.fake.reference(group.request, index, 64) for index in range(4)]
+
+
+def test_a_plan_forks_a_bounded_number_of_tokens(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Samples that go on with long answers: those for which the message has no room wait."""
+    monkeypatch.setattr(step_builder, "MOST_NEW_BYTES", 4 * 10)
+    one = bench(num_blocks=64, max_slots=8)
+    request = one.fake.request(list(range(9)), n=5, max_tokens=20)
+    answers = [one.fake.reference(request, index, 64) for index in range(5)]
+    resumed = tuple(SoFar(index, array("i", answer[:6]), False) for index, answer in enumerate(answers))
+    group = one.arrive(list(range(9)), n=5, max_tokens=20, resumed=resumed)
+    one.step()
+    plan = one.step()
+    assert [(new.forked_tokens, len(new.tokens)) for new in plan.new_slots] == [(8, 7)] * 2
+    assert [each.state for each in group.sequences[3:]] == [State.WAITING] * 2
+    one.run()
+    assert [list(each.tokens[9:]) for each in group.sequences] == answers
