@@ -46,7 +46,7 @@ class InsideServicer:
 
     def Watch(self, request, context):
         """What one scheduler has in memory and does, from now on, several times a second as long as something changes.
-        Changes put together are the whole: the first response tells everything.
+        Changes put together are the whole: the first response tells all that fits into a message, those after it the rest.
 
         ALREADY_EXISTS: the scheduler that took the call is among those that the caller watches; it calls again.
         """

@@ -8,7 +8,7 @@ from proto.inside_pb2 import Look, Totals
 from scheduler_svc.core.fleet import Fleet
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.measures import Measures
-from scheduler_svc.recorder import Recorder
+from scheduler_svc.recorder import MOST_NUMBERS, Recorder
 from scheduler_svc.step_log import StepLog
 from scheduler_svc.worker_link import WorkerLink
 
@@ -34,7 +34,8 @@ class Lookout:
             worker.close()
 
     def look(self) -> Look | None:
-        """What has changed since the last look; at the first look everything. None if nothing has."""
+        """What has changed since the last look, at the first look everything, or as much of it as fits into a
+        message. None if nothing has."""
         look = Look(scheduler=self._id)
         links = dict.fromkeys(self._links.values())
         for link in self._watched.keys() - links.keys():
@@ -44,7 +45,7 @@ class Lookout:
         for link in links:
             if link not in self._watched:
                 self._watched[link] = _Worker(next(self._numbers), link)
-            self._watched[link].look(look)
+            self._watched[link].look(look, MOST_NUMBERS // len(links))
         totals = self._now()
         if totals == self._totals and not (look.workers or look.lost):
             return None
@@ -75,9 +76,9 @@ class _Worker:
         self._steps = StepLog(scheduler.limits.max_step_tokens, scheduler.state.prefill_budget)
         self._logs.append(self._steps)
 
-    def look(self, look: Look) -> None:
-        """Add what has changed."""
-        change, steps = self._recorder.look(), self._steps.take()
+    def look(self, look: Look, room: int) -> None:
+        """Add what has changed. `room`: see `Recorder.look`."""
+        change, steps = self._recorder.look(room), self._steps.take()
         if change is not None:
             look.workers.append(change)
         if steps:

@@ -17,6 +17,8 @@ from scheduler_svc.core.sequence import Sequence, State
 
 MOST_WAITING = 64
 """Sequences without a slot that are told of. There may be thousands."""
+MOST_NUMBERS = 2**19
+"""Of blocks and tokens, 4 bytes each, that a look tells, about: it is one message."""
 
 Signature = tuple[State, int, int, int, int, int, "int | None"]
 
@@ -56,15 +58,20 @@ class Recorder:
         # Another watch may be equal to this one.
         self._pool.watches[:] = [watch for watch in self._pool.watches if watch is not self._watch]
 
-    def look(self) -> WorkerChange | None:
-        """What has changed since the last look; at the first look everything. None if nothing has."""
+    def look(self, room: int = MOST_NUMBERS) -> WorkerChange | None:
+        """What has changed since the last look; at the first look everything. None if nothing has.
+
+        `room`: numbers of blocks and tokens to tell, about. The looks after this one tell the rest.
+        """
         change = WorkerChange(number=self._number)
-        self._look_at_blocks(change)
+        room -= self._look_at_blocks(change, room)
         shown = dict.fromkeys(self._shown())
         for sequence in self._told.keys() - shown.keys():
             change.gone.append(self._told.pop(sequence).number)
         for sequence in shown:
-            self._look_at(sequence, change)
+            if room <= 0:
+                break
+            room -= self._look_at(sequence, change, room)
         host = self._pool.host
         change.host_used = 0 if host is None else host.used_slots
         same = change.host_used == self.host_used
@@ -79,12 +86,15 @@ class Recorder:
         """See `WorkerChange.states`."""
         return 2 * self._pool.references(block) + self._pool.is_cached(block)
 
-    def _look_at_blocks(self, change: WorkerChange) -> None:
-        changed, evicted = sorted(self._watch.changed), sorted(self._watch.evicted)
-        self._watch.changed.clear()
-        self._watch.evicted.clear()
+    def _look_at_blocks(self, change: WorkerChange, room: int) -> int:
+        """Tell of blocks. Returns how many numbers that took."""
+        most = max(1, room // 4)  # half of it for what has changed: sequences need some, too
+        changed, evicted = sorted(self._watch.changed)[:most], sorted(self._watch.evicted)[:most]
+        self._watch.changed.difference_update(changed)
+        self._watch.evicted.difference_update(evicted)
         change.blocks, change.states = pack(changed), pack([self._state_of(block) for block in changed])
         change.evicted = pack(evicted)
+        return 2 * len(changed) + len(evicted)
 
     def _shown(self) -> Iterator[Sequence]:
         """The sequences that run, and the first of those that wait."""
@@ -98,7 +108,8 @@ class Recorder:
         )
         yield from islice(waiting, MOST_WAITING)
 
-    def _look_at(self, sequence: Sequence, change: WorkerChange) -> None:
+    def _look_at(self, sequence: Sequence, change: WorkerChange, room: int) -> int:
+        """Tell of a sequence. Returns how many numbers that took."""
         told = self._told.get(sequence)
         if told is None:
             self._numbers += 1
@@ -109,8 +120,9 @@ class Recorder:
         if told.tokens is not tokens:
             told.tokens, told.count = tokens, 0
         signature = sequence.state, sequence.computed, len(tokens), told.count, len(blocks), dropped, cached
-        if signature == told.signature and blocks == told.blocks:
-            return
+        whole = table is None or told.count == len(tokens)
+        if whole and signature == told.signature and blocks == told.blocks:
+            return 0
         message = change.sequences.add(number=told.number)
         if told.signature is None:
             _introduce(sequence, message)
@@ -121,10 +133,12 @@ class Recorder:
         message.added_blocks = pack(blocks[kept:])
         message.kept_tokens = told.count
         if table is not None:
-            message.added_tokens = pack(tokens[told.count :])
-            told.count = len(tokens)
+            added = tokens[told.count : told.count + max(0, room - len(blocks) + kept)]
+            message.added_tokens = pack(added)
+            told.count += len(added)
         told.blocks = blocks[:]
         told.signature = (*signature[:3], told.count, *signature[4:])
+        return len(blocks) - kept + told.count - message.kept_tokens
 
     def _limits(self) -> Limits:
         limits = self._scheduler.limits

@@ -14,7 +14,7 @@ from proto.sampling import greedy
 from proto.sampling_pb2 import StopConditions
 from proto.scheduler_pb2 import Start
 from proto.worker_pb2_grpc import WorkerStub, add_WorkerServicer_to_server
-from scheduler_svc import inside
+from scheduler_svc import inside, lookout
 from scheduler_svc.engine import Engine
 from scheduler_svc.inside import InsideService
 from scheduler_svc.intake import request_from
@@ -162,3 +162,16 @@ async def test_one_that_is_watched_already_says_so(fake: SimpleNamespace) -> Non
         with pytest.raises(grpc.aio.AioRpcError) as error:
             await watch(stage.stub.Watch(WatchRequest(schedulers=["scheduler-1"])), lambda look: True)
         assert error.value.code() == grpc.StatusCode.ALREADY_EXISTS
+
+
+async def test_what_does_not_fit_into_one_look_comes_with_the_next(
+    fake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookout, "MOST_NUMBERS", 4)
+    async with Stage(fake) as stage:
+        await stage.joined()
+        await stage.answer()
+        call = stage.stub.Watch(WatchRequest())
+        looks = await watch(call, lambda look: 2 in unpack(look.workers[0].blocks))
+        assert [list(unpack(look.workers[0].blocks)) for look in looks] == [[0], [1], [2]]
+        call.cancel()

@@ -13,7 +13,7 @@ from proto.arrays import unpack
 from proto.inside_pb2 import SequenceChange, WorkerChange
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.sequence import Sequence, State
-from scheduler_svc.recorder import MOST_WAITING, Recorder, _trace_id
+from scheduler_svc.recorder import MOST_NUMBERS, MOST_WAITING, Recorder, _trace_id
 from tests.support.programs import World, busy_program, play
 
 
@@ -67,7 +67,8 @@ def really(sequence: Sequence) -> tuple[Any, ...]:
 
 
 class Watched(World):
-    """A world that is watched: each of its workers by two, which look at other times."""
+    """A world that is watched: each of its workers by two, which look at other times. A look of one has
+    room for little, and it looks until it is told nothing more."""
 
     def __init__(self, *arguments: Any, looks: Random) -> None:
         super().__init__(*arguments)
@@ -80,9 +81,10 @@ class Watched(World):
         watchers = self.watchers.setdefault(scheduler, [])
         if len(watchers) < 2 and self.looks.random() < 0.3:
             watchers.append((Recorder(len(watchers), scheduler), Seen()))
-        for recorder, seen in watchers:
+        for number, (recorder, seen) in enumerate(watchers):
             if self.looks.random() < 0.4:
-                if (change := recorder.look()) is not None:
+                room = MOST_NUMBERS if number else 9
+                while (change := recorder.look(room)) is not None:
                     seen.take(change)
                 self.compare(scheduler, seen)
 
@@ -199,3 +201,24 @@ def test_only_traces_that_are_sent_are_shown(flags: str, found: bool) -> None:
     trace = "0af7651916cd43dd8448eb211c80319c"
     assert _trace_id(f"00-{trace}-b7ad6b7169203331-{flags}") == (trace if found else "")
     assert _trace_id("") == ""
+
+
+def test_a_look_tells_no_more_than_it_has_room_for(fake: SimpleNamespace) -> None:
+    world = Watched(
+        fake, {"num_blocks": 64, "block_size": 4, "max_slots": 4, "max_step_tokens": 64}, 1, looks=Random(1)
+    )
+    world.join(None)
+    (scheduler,) = world.workers
+    for number in range(4):
+        world.fleet.accept(fake.request(name=f"r{number}", prompt=[number] * 40, max_tokens=9))
+    recorder, seen, sizes = Recorder(1, scheduler), Seen(), []
+    scheduler.plan()
+    scheduler.plan()
+    while (change := recorder.look(room=30)) is not None:
+        seen.take(change)
+        told = [change.blocks, change.states, change.evicted]
+        told += [array for each in change.sequences for array in (each.added_blocks, each.added_tokens)]
+        sizes.append(sum(map(len, told)) // 4)
+    assert 20 < max(sizes) <= 30 + 10  # and the table of a sequence
+    world.compare(scheduler, seen)
+    recorder.close()
