@@ -5,9 +5,9 @@ tokenizer finds out whether a schema or a pattern makes sense.
 """
 
 import json
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from gateway.errors import BadRequest
@@ -49,7 +49,21 @@ _Choices = Annotated[list[_Text], Field(min_length=1, max_length=MAX_CHOICES)]
 
 
 class _Part(BaseModel):
+    """A part that takes no fields of others, but for those that ask for nothing."""
+
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_what_asks_for_nothing(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        known = {field.alias or name for name, field in cls.model_fields.items()}
+        return {
+            key: value
+            for key, value in given.items()
+            if key in known or not (value is None or value is False)
+        }
 
 
 class NamedSchema(_Part):

@@ -96,7 +96,8 @@ async def _at(place: _Place, arguments: argparse.Namespace, action: Action) -> N
     store = KeyStore(Line(place.url), place.prefix)
     try:
         await action(arguments, store)
-        if place.kept_for is not None:
+        # A deployment that has never had a key stays open, also at its next start.
+        if place.kept_for is not None and await store.version() is not None:
             keep(place.kept_for, await store.records())
     except BusAway as error:
         raise LaunchError(str(error)) from None

@@ -97,5 +97,22 @@ def test_what_is_wrong_is_named(fields, param) -> None:
     assert refused.value.param == param
 
 
+def test_fields_of_others_that_ask_for_nothing() -> None:
+    """As of a client that writes out all fields of vLLM's class."""
+    whole = {
+        "regex": "ab",
+        "json": None,
+        "json_object": None,
+        "disable_fallback": False,
+        "whitespace_pattern": None,
+    }
+    assert shape_of(structured_outputs=whole) == Shape(regex="ab", param="structured_outputs")
+    assert shape_of(response_format={"type": "json_object", "schema": None}) is not None
+    for more in ({"whitespace_pattern": " "}, {"disable_any_whitespace": True}, {"retries": 0}):
+        with pytest.raises(BadRequest) as refused:
+            shape_of(structured_outputs={"regex": "ab", **more})
+        assert refused.value.param == f"structured_outputs.{next(iter(more))}"
+
+
 def test_the_deepest_schema_that_is_taken() -> None:
     assert shape_of(guided_json=nested(MAX_DEPTH)) is not None

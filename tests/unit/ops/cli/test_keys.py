@@ -111,7 +111,9 @@ def test_keys_of_an_embedded_redis_are_kept_on_disk(
             processes={"redis": me},
         )
     )
-    assert kept(8123) is None
+    assert main(["keys", "list"]) == 0
+    assert len(said(capsys)) == 1
+    assert kept(8123) is None, "it has never had a key, and stays open"
     assert main(["keys", "add", "north"]) == 0
     (secret,) = said(capsys)
     path = tmp_path / "quire" / "8123" / "keys.json"
