@@ -73,12 +73,7 @@ class BatchWork:
             batch["request_counts"]["total"] = total
             await self._put(job, batch, "in_progress")
         try:
-            async with asyncio.timeout(max(0.0, batch["expires_at"] - self._clock())):
-                await self._ask_all(job, batch)
-            batch["finalizing_at"] = int(self._clock())
-            await self._put(job, batch, "completed")
-        except TimeoutError:
-            await self._expire(job, batch)
+            await self._answer(job, batch)
         except Overloaded as error:
             await self._fail(job, batch, [_problem("insufficient_storage", error.message)])
         except BadLine as error:
@@ -105,6 +100,16 @@ class BatchWork:
         if not number:
             problems.append(_problem("empty_file", "The input file has no lines, or is gone."))
         return number, problems
+
+    async def _answer(self, job: Job, batch: Json) -> None:
+        """Give each line its result. Raises `Overloaded` if one has no room, and `BadLine`."""
+        try:
+            async with asyncio.timeout(max(0.0, batch["expires_at"] - self._clock())):
+                await self._ask_all(job, batch)
+            batch["finalizing_at"] = int(self._clock())
+            await self._put(job, batch, "completed")
+        except TimeoutError:
+            await self._expire(job, batch)
 
     async def _ask_all(self, job: Job, batch: Json) -> None:
         """Ask all lines without a result."""

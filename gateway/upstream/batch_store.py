@@ -70,7 +70,7 @@ _RESULT = (
     + FILES
     + """
 local base, place = KEYS[1], ARGV[1] .. ':' .. ARGV[2]
-if not held(ARGV[3], ARGV[4]) then return 'lost' end
+if not owned(ARGV[3], ARGV[4]) then return 'lost' end
 if redis.call('GETBIT', base .. 'done:' .. place, ARGV[5]) == 1 then return 'ok' end
 local pieces = {}
 for number = 12, #ARGV do pieces[number - 11] = ARGV[number] end
@@ -81,6 +81,7 @@ local written = files_append(KEYS[2], ARGV[1], ARGV[11], ARGV[9], ARGV[10], piec
 if written == 'full' then return written end
 redis.call('SETBIT', base .. 'done:' .. place, ARGV[5], 1)
 redis.call('HINCRBY', base .. 'counts:' .. place, ARGV[6], 1)
+held(ARGV[3], ARGV[4])
 return 'ok'
 """
 )

@@ -28,15 +28,18 @@ LEASE_SECONDS = 10.0
 logger = logging.getLogger(__name__)
 
 HELD = """
+local function owned(key, owner)
+  return key == '' or redis.call('HGET', key, 'owner') == owner
+end
 local function held(key, owner)
-  if key == '' then return true end
-  if redis.call('HGET', key, 'owner') ~= owner then return false end
-  redis.call('HSET', key, 'takes', 0)
+  if not owned(key, owner) then return false end
+  if key ~= '' then redis.call('HSET', key, 'takes', 0) end
   return true
 end
 """
 """For scripts that write what a job has done: whether it still has its lease, the key and owner of which a
-`Lease` has. What is written counts as progress."""
+`Lease` has. What is written counts as progress. A script that may find no room asks whether the lease is
+`owned`, and calls `held` once it has written."""
 
 _COMMON = """
 local base = KEYS[1]

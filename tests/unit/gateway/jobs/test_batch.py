@@ -299,12 +299,17 @@ async def test_what_is_refused_at_once(fleet):
             await asking(made[0].id)
 
 
-async def test_no_room_for_results(fleet, stores):
+@pytest.mark.parametrize("in_time", [True, False])
+async def test_no_room_for_results(fleet, stores, in_time):
     fleet.tokenizer.generate = echo
     gateway = await fleet.start(works=False)
     made = await begun(gateway, [line_of("a")])
+    if not in_time:
+        batch = await stores.batches.get("a", made.id)
+        await stores.batches.put("a", batch | {"expires_at": batch["created_at"]})
     stores.batches.files.most = (1, 1)
     batch = await ended(await fleet.start(), made.id)
+    assert batch.status == "failed"
     assert [problem.code for problem in batch.errors.data] == ["insufficient_storage"]
 
 

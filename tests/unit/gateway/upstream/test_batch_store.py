@@ -1,0 +1,33 @@
+"""Batches in Redis: what is written for one counts as progress, and nothing else does."""
+
+import pytest
+
+from gateway.errors import Overloaded
+from gateway.http.caller import Behalf
+from gateway.upstream.batch_store import BatchStore
+from gateway.upstream.file_store import FileStore
+from gateway.upstream.jobs import JobQueue
+from proto.rpc.redis_bus import Line
+
+BATCH = {"id": "batch_" + "0" * 32, "output_seconds": 600}
+
+
+async def test_a_result_without_room_is_no_progress(line: Line, prefix: str) -> None:
+    queue = JobQueue(line, prefix, "batch", 1)
+    await queue.add(BATCH["id"], Behalf("t", "digest", True))
+    job = await queue.take()
+    assert job is not None
+
+    async def takes() -> int:
+        (found,) = await line.execute(("HGET", job.lease.key, "takes"))
+        return int(found)
+
+    for room, after in ((1, 1), (2**20, 0)):
+        files = FileStore(line, prefix, seconds=60, tenant_bytes=room, all_bytes=room)
+        store = BatchStore(line, prefix, files)
+        if after:
+            with pytest.raises(Overloaded):
+                await store.add_result("t", BATCH, job.lease, 0, "completed", b"{}\n")
+        else:
+            await store.add_result("t", BATCH, job.lease, 0, "completed", b"{}\n")
+        assert await takes() == after
