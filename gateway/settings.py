@@ -96,7 +96,7 @@ class GatewaySettings(ProcessSettings):
     nothing."""
 
     idempotency_bytes: int = Field(64 * 2**20, ge=2 * MAX_ANSWER_BYTES)
-    """Bytes that these answers may take. If they take more, the oldest go."""
+    """Bytes that these answers may take, and their keys. If they take more, the oldest go."""
 
     strict_fields: bool = False
     """Refuse requests that have fields which nobody knows, instead of ignoring and naming these."""

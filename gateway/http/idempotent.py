@@ -15,6 +15,7 @@ import hashlib
 import json
 import logging
 import time
+from collections.abc import Callable
 from contextlib import aclosing
 
 from starlette.datastructures import Headers
@@ -58,7 +59,8 @@ class Idempotent:
                 message = f"An {HEADER} has up to {MAX_KEY} characters."
                 raise BadRequest(message, code="invalid_idempotency_key")
             body = await _read(receive, scope["state"]["body"])
-            while not await self._answered(caller.tenant, key, body, scope, receive, send):
+            fingerprint = _fingerprint(scope, body)
+            while not await self._answered(key, fingerprint, body, scope, receive, send):
                 pass
         except GatewayError as error:
             await refusal(error, scope)(scope, receive, send)
@@ -66,14 +68,21 @@ class Idempotent:
             return
 
     async def _answered(
-        self, tenant: str, key: str, body: bytes, scope: Scope, receive: Receive, send: Send
+        self, key: str, fingerprint: str, body: bytearray, scope: Scope, receive: Receive, send: Send
     ) -> bool:
         """Answer; False if the answer that there was has gone before its first byte came."""
-        claim = await self._claims.take(tenant, key, _fingerprint(scope, body))
+
+        def forget() -> None:
+            body.clear()
+            scope["state"]["body"].release()
+
+        claim = await self._claims.take(scope["state"]["caller"].tenant, key, fingerprint)
         if claim.own:
-            await _Making(claim, scope, send).run(self._app, body, receive)
+            making = _Making(claim, bytes(body), scope, send)
+            forget()  # the endpoint reads and holds it again
+            await making.run(self._app, receive)
             return True
-        return await while_connected(receive, _replay(claim, scope, send))
+        return await while_connected(receive, _replay(claim, scope, send, begun=forget))
 
 
 def _key_of(scope: Scope) -> str | None:
@@ -83,8 +92,8 @@ def _key_of(scope: Scope) -> str | None:
     return headers.get(HEADER) if media_type.endswith(("/json", "+json")) else None
 
 
-async def _read(receive: Receive, held: Held) -> bytes:
-    """The body as it was sent. Raises `TooLarge`, `Overloaded`, `Disconnected`."""
+async def _read(receive: Receive, held: Held) -> bytearray:
+    """The body as it was sent, counted in `held`. Raises `TooLarge`, `Overloaded`, `Disconnected`."""
     body = bytearray()
     while True:
         message = await receive()
@@ -96,24 +105,27 @@ async def _read(receive: Receive, held: Held) -> bytes:
         if len(body) > MAX_BODY_BYTES:
             raise TooLarge(f"The body is larger than {MAX_BODY_BYTES // 2**20} MiB.")
         if not message.get("more_body", False):
-            held.release()  # the endpoint reads and holds it again
-            return bytes(body)
+            return body
 
 
-def _fingerprint(scope: Scope, body: bytes) -> str:
+def _fingerprint(scope: Scope, body: bytearray) -> str:
     """What two requests have in common that ask for the same."""
     parts = (scope["path"].encode(), scope["query_string"], hashlib.sha256(body).digest())
     return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
 
-async def _replay(claim: Claim, scope: Scope, send: Send) -> bool:
-    """Send the answer that there is, as it comes; False if it has gone before its head came."""
+async def _replay(claim: Claim, scope: Scope, send: Send, begun: Callable[[], None]) -> bool:
+    """Send the answer that there is, as it comes; False if it has gone before its head came.
+
+    `begun`: called when its head has come.
+    """
     head: Message | None = None
     try:
         async with aclosing(claim.entries()) as entries:
             async for kind, value in entries:
                 if kind == HEAD:
                     head = _head_from(value)
+                    begun()
                     await send(head)
                 else:
                     await send({"type": "http.response.body", "body": value, "more_body": True})
@@ -143,32 +155,37 @@ def _head_from(kept: bytes) -> Message:
 class _Making:
     """A request whose answer is kept while it is made."""
 
-    def __init__(self, claim: Claim, scope: Scope, send: Send) -> None:
+    def __init__(self, claim: Claim, asked: bytes, scope: Scope, send: Send) -> None:
+        """`asked`: the request's body."""
         self._claim, self._scope, self._send = claim, scope, send
         self._direct: Send = scope["state"]["send"]
+        self._asked: Message | None = {"type": "http.request", "body": asked, "more_body": False}
+        """None once the application has it."""
         self._head: Entry | None = None
         self._body = bytearray()
         self._size = 0
         self._lost = False
         """The answer cannot be kept."""
+        self._whole = False
+        """The answer has had its last piece. One that is given up ends without it, and without an error."""
         self._failed = self._good = self._ended = False
         self._more = asyncio.Event()
         self._unwanted = 0.0
         self._gone = asyncio.Event()
 
-    async def run(self, app: ASGIApp, body: bytes, receive: Receive) -> None:
+    async def run(self, app: ASGIApp, receive: Receive) -> None:
         """Answer the client, and keep the answer if it is a good one."""
         state = self._scope["state"]
         state["send"] = self._send_past
         keeping = asyncio.ensure_future(self._keep())
-        working = asyncio.ensure_future(app(self._scope, self._receiver(body), self._send_on))
+        working = asyncio.ensure_future(app(self._scope, self._receive, self._send_on))
         leaving = asyncio.ensure_future(_left(receive))
         try:
             await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
             if not working.done():
                 await self._while_wanted(working)
             await working
-            self._good = not (self._failed or self._lost)
+            self._good = self._whole and not (self._failed or self._lost)
         finally:
             working.cancel()
             leaving.cancel()
@@ -185,16 +202,12 @@ class _Making:
                 break
         self._gone.set()
 
-    def _receiver(self, body: bytes) -> Receive:
-        messages = iter([{"type": "http.request", "body": body, "more_body": False}])
-
-        async def receive() -> Message:
-            for message in messages:
-                return message
-            await self._gone.wait()
-            return {"type": "http.disconnect"}
-
-        return receive
+    async def _receive(self) -> Message:
+        if self._asked is not None:
+            message, self._asked = self._asked, None
+            return message
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
 
     async def _send_on(self, message: Message) -> None:
         self._note(message)
@@ -215,6 +228,7 @@ class _Making:
             self._failed = not 200 <= message["status"] < 300
             return
         self._failed = self._failed or "error" in self._scope["state"]
+        self._whole = not message.get("more_body", False)
         if not self._lost:
             body = message.get("body", b"")
             self._body += body

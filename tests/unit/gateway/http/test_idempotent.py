@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import hashlib
 from collections.abc import AsyncIterator
 
 import httpx
@@ -16,7 +17,7 @@ from gateway.http.claims import Claims
 from proto.rpc.redis_bus import Line
 from proto.sampling_pb2 import NOT_FINISHED, STOP
 from proto.tokenizer_pb2 import PromptInfo, TextChunk, TextDelta
-from tests.unit.gateway.conftest import JSON, PROMPT_TOKENS, FakeBackend, FakeTokenizer, serving
+from tests.unit.gateway.conftest import JSON, PROMPT_TOKENS, FakeBackend, FakeTokenizer, Server, serving
 
 ASK = {"model": "m", "prompt": "A", "max_tokens": 4}
 KEY = {"Idempotency-Key": "order-7"}
@@ -31,10 +32,14 @@ def claims(redis_url: str, line: Line, prefix: str) -> Claims:
 @contextlib.asynccontextmanager
 async def gateway(backend: FakeBackend, claims: Claims, **more: object) -> AsyncIterator[httpx.AsyncClient]:
     """One more gateway of the deployment."""
-    async with serving(create_app(backend, stores=Stores(claims=claims), **more)) as server:
-        url = f"http://127.0.0.1:{server.port}"
-        async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False, headers=JSON) as http:
-            yield http
+    app = create_app(backend, stores=Stores(claims=claims), **more)
+    async with serving(app) as server, client_of(server) as http:
+        yield http
+
+
+def client_of(server: Server) -> httpx.AsyncClient:
+    url = f"http://127.0.0.1:{server.port}"
+    return httpx.AsyncClient(base_url=url, timeout=60, trust_env=False, headers=JSON)
 
 
 @pytest_asyncio.fixture
@@ -155,12 +160,47 @@ async def test_a_client_that_comes_back_finds_its_answer(two, tokenizer):
     assert len(tokenizer.requests) == 1
 
 
-async def test_nobody_comes_back(two, tokenizer, monkeypatch):
+async def test_nobody_comes_back(two, tokenizer, monkeypatch, line, prefix):
     monkeypatch.setattr(idempotent, "ALONE_SECONDS", -1.0)
+    usual = tokenizer.generate
     Halting(tokenizer)
     async with two[0].stream("POST", PATH, json=ASK | {"stream": True}, headers=KEY) as first:
         await anext(first.aiter_bytes())
     await asyncio.wait_for(tokenizer.cancelled.wait(), 60)
+    claim = f"{prefix}claims:of:127.0.0.1:{hashlib.sha256(KEY['Idempotency-Key'].encode()).hexdigest()}"
+    async with asyncio.timeout(60):
+        while (await line.execute(("HMGET", claim, "owner", "done")))[0].count(None) == 1:
+            await asyncio.sleep(0.01)  # it is neither dropped nor complete
+    tokenizer.generate = usual
+    late = await two[1].post(PATH, json=ASK | {"stream": True}, headers=KEY)
+    assert "idempotent-replayed" not in late.headers, "an answer that was given up is not kept"
+    assert late.text.endswith("data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_follower_holds_its_body_until_the_answer_begins(backend, claims, tokenizer, stream):
+    app, halting = create_app(backend, stores=Stores(claims=claims)), Halting(tokenizer)
+    bodies = app.state.bodies
+    ask = {"json": ASK | {"stream": stream}, "headers": KEY}
+
+    async def holding(size):
+        async with asyncio.timeout(60):
+            while bodies.held != size:
+                await asyncio.sleep(0.01)
+
+    async with serving(app) as server, client_of(server) as http, asyncio.TaskGroup() as tasks:
+        first = tasks.create_task(http.post(PATH, **ask))
+        await halting.begun.wait()
+        size = bodies.held
+        assert size > 0
+        second = tasks.create_task(http.post(PATH, **ask))
+        async with asyncio.timeout(60):
+            while not claims._followers:
+                await asyncio.sleep(0.01)
+        await holding(size if stream else 2 * size)
+        halting.go_on.set()
+        assert (await first).content == (await second).content
+        await holding(0)
 
 
 async def test_the_claim_of_a_gateway_that_has_died_is_free(two, claims, tokenizer, monkeypatch):
