@@ -2,9 +2,7 @@
 compressed or not.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from opentelemetry import trace
@@ -12,21 +10,17 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 from starlette.requests import ClientDisconnect, Request
 
-from gateway.api.counts import check_counts
 from gateway.api.ignored import Ignored
 from gateway.api.request_schema import RequestBody
 from gateway.errors import BadRequest, TooLarge, WrongEncoding, WrongMediaType
 from gateway.http.body_memory import MAX_BODY_BYTES, Held
 from gateway.http.connection import Disconnected
+from gateway.http.counts import check_counts
 from gateway.http.gzipped import inflated
+from gateway.http.parsing import parsed
 
 MAX_FIELDS = 128
 """Fields of a body that is read strictly: each unknown one costs an error object."""
-PARSED_AT_ONCE = 2**16
-"""Bytes of a body that is parsed at once (about 1 ms). A larger one is parsed in a thread: streams go on."""
-
-# One thread: parsing holds the interpreter's lock, and more threads would only take more turns from the loop.
-_PARSER = ThreadPoolExecutor(1, "parse")
 
 _GZIP = ("gzip", "x-gzip")
 
@@ -58,9 +52,7 @@ async def read_body(request: Request, kind: type[Body]) -> Body:
     raw = await _read(request, request.state.body, encoding in _GZIP)
     ignored = None if request.app.state.strict_fields else Ignored()
     try:
-        if len(raw) <= PARSED_AT_ONCE:
-            return parse(raw, kind, ignored)
-        return await asyncio.get_running_loop().run_in_executor(_PARSER, parse, raw, kind, ignored)
+        return await parsed(len(raw), lambda: parse(raw, kind, ignored))
     finally:
         if ignored:
             for name in ignored.names:

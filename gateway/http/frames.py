@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from gateway.errors import BadRequest, GatewayError
+from gateway.http.counts import check_counts
 
 Id = Annotated[str, Field(min_length=1, max_length=64)]
 """Names a request among those of its socket."""
@@ -52,8 +53,10 @@ _FRAMES: TypeAdapter[Frame] = TypeAdapter(Annotated[Frame, Field(discriminator="
 
 def read_frame(text: str) -> Frame:
     """Raises `BadRequest`."""
+    raw = text.encode()
+    check_counts(raw)
     try:
-        return _FRAMES.validate_json(text)
+        return _FRAMES.validate_json(raw)
     except ValidationError as error:
         problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
         place = ".".join(map(str, problem["loc"]))

@@ -15,9 +15,11 @@ from typing import Any
 from pydantic_core import from_json
 
 from gateway.api.batches import ENDED
-from gateway.errors import Overloaded, Unavailable
+from gateway.errors import BadRequest, Overloaded, Unavailable
 from gateway.http.body_memory import MAX_BODY_BYTES
+from gateway.http.counts import check_counts
 from gateway.http.own_requests import OwnRequests
+from gateway.http.parsing import parsed
 from gateway.jobs.background import MOST_TAKES
 from gateway.upstream.batch_store import BatchStore
 from gateway.upstream.jobs import Job
@@ -27,8 +29,6 @@ MAX_PROBLEMS = 100
 """Wrong lines of the input that a batch names."""
 USER = "batch"
 """Whose requests they are among those of the tenant, where a line does not say."""
-PARSED_AT_ONCE = 2**16
-"""Bytes of a line that is parsed without a thread."""
 
 Json = dict[str, Any]
 
@@ -185,11 +185,7 @@ async def _parsed(line: bytes, endpoint: str) -> Json:
     """A line as a request. Raises `BadLine`."""
     if len(line) > MAX_BODY_BYTES:
         raise BadLine("line_too_long", f"A line has at most {MAX_BODY_BYTES // 2**20} MiB.")
-    try:
-        small = len(line) <= PARSED_AT_ONCE
-        request = from_json(line) if small else await asyncio.to_thread(from_json, line)
-    except ValueError as error:
-        raise BadLine("invalid_json_line", f"This line is not valid JSON: {error}.") from None
+    request = await parsed(len(line), lambda: _json_of(line))
     if not isinstance(request, dict):
         raise BadLine("invalid_json_line", "This line is not a JSON object.")
     if not isinstance(request.get("custom_id"), str):
@@ -205,6 +201,17 @@ async def _parsed(line: bytes, endpoint: str) -> Json:
         if body.get(name):
             raise BadLine("invalid_value", f"'{name}' does not go with a batch.", f"body.{name}")
     return request
+
+
+def _json_of(line: bytes) -> Any:
+    """What a line says. Raises `BadLine`."""
+    try:
+        check_counts(line)
+        return from_json(line)
+    except BadRequest as error:
+        raise BadLine("invalid_value", error.message) from None
+    except ValueError as error:
+        raise BadLine("invalid_json_line", f"This line is not valid JSON: {error}.") from None
 
 
 def _has(done: bytes, number: int) -> bool:

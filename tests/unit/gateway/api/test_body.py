@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from gateway.api import body as bodies
-from gateway.api.body import MAX_FIELDS, PARSED_AT_ONCE, parse
+from gateway.api.body import MAX_FIELDS, parse
 from gateway.api.chat_schema import ChatBody
 from gateway.api.completions_schema import CompletionBody
 from gateway.api.embeddings_schema import EmbeddingBody
@@ -16,7 +16,8 @@ from gateway.api.ignored import Ignored
 from gateway.api.translate import chat_requests
 from gateway.errors import BadRequest
 from gateway.http.caller import Caller
-from tests.unit.gateway.api.test_counts import EMPTY_MESSAGES
+from gateway.http.parsing import PARSED_AT_ONCE
+from tests.unit.gateway.http.test_counts import EMPTY_MESSAGES
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 SMALL = json.dumps({"model": "m", "prompt": "A"}).encode()

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from gateway.errors import BadRequest
+from gateway.http import frames
 from gateway.http.frames import (
     CancelFrame,
     KeyFrame,
@@ -42,6 +43,15 @@ def test_anything_else_is_refused(text):
     with pytest.raises(BadRequest, match="not understood") as refused:
         read_frame(text)
     assert len(refused.value.message) < 400
+
+
+@pytest.mark.parametrize("parts", ["[]", '{"":{}}', '""'])
+def test_parts_are_counted_before_anything_is_made_of_them(parts, monkeypatch):
+    monkeypatch.setattr(frames, "_FRAMES", None)
+    many = ",".join([parts] * 2**17)
+    text = '{"type": "request", "id": "a", "path": "/v1/x", "body": {"b": [' + many + "]}}"
+    with pytest.raises(BadRequest, match="more than"):
+        read_frame(text)
 
 
 def test_what_is_said_is_json():

@@ -10,6 +10,7 @@ import pytest
 
 from gateway.api.batches import ENDED
 from gateway.api.files_schema import BatchObject
+from gateway.http.counts import MAX_CONTAINERS
 from gateway.jobs import batch as batch_module
 from gateway.jobs.background import MOST_TAKES
 from proto.sampling_pb2 import STOP
@@ -250,6 +251,7 @@ BAD = [
     (json.dumps(line_of("x") | {"body": 7}).encode(), "missing_required_parameter", "body"),
     (json.dumps(line_of("x", stream=True)).encode(), "invalid_value", "body.stream"),
     (json.dumps(line_of("first")).encode(), "duplicate_custom_id", "custom_id"),
+    (json.dumps(line_of("x", stop=[{}] * MAX_CONTAINERS)).encode(), "invalid_value", None),
 ]
 
 

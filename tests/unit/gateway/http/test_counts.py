@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from gateway.api.counts import MAX_CONTAINERS, MAX_ITEMS, MAX_MEMBERS, MAX_STRINGS, check_counts
 from gateway.errors import BadRequest
+from gateway.http.counts import MAX_CONTAINERS, MAX_ITEMS, MAX_MEMBERS, MAX_STRINGS, check_counts
 
 EMPTY_MESSAGES = b'{"model":"m","messages":[' + b'{"role":"u","content":""},' * 161_312 + b"]}"
 
