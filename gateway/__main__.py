@@ -20,7 +20,8 @@ from gateway.http.connections import ConnectionLimits
 from gateway.http.draining import Drain
 from gateway.http.key_ring import KeyRing
 from gateway.http.meter import Meter
-from gateway.http.protocol import WebSocketProtocol, protocol
+from gateway.http.protocol import protocol
+from gateway.http.websocket import WebSocketProtocol
 from gateway.settings import GatewaySettings
 from gateway.upstream.backend import NodeBackend
 from gateway.upstream.batch_store import BatchStore

@@ -169,6 +169,7 @@ def create_app(
 
     `keys`: without any, requests need none. `limits`: of every caller whose key gives no others.
     """
+    keys = keys or KeyRing()
     catalog = Catalog(backend, aliases=options.aliases)
     generator = Generator(backend, catalog, options.answer_timeout, stores.images)
 
@@ -190,7 +191,7 @@ def create_app(
     app.state.inside = Inside(backend)
     app.state.drain = drain = Drain()
     app.state.bodies = BodyMemory()
-    _add_middleware(app, keys or KeyRing(), limits or Limits(), stores, options.access)
+    _add_middleware(app, keys, limits or Limits(), stores, options.access)
     routers = [
         page.router(),
         docs_page.router(app.openapi),
@@ -210,7 +211,7 @@ def create_app(
         classify.router(generator),
         tokenize.router(generator, catalog),
         inside.router(generator, app.state.inside, options.trace_url),
-        stream.router(),
+        stream.router(keys, app.state.bodies),
     ]
     if stores.responses is not None:
         routers.append(conversations.router(stores.responses.conversations))

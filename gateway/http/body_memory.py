@@ -14,7 +14,7 @@ from gateway.errors import Overloaded
 MAX_BODY_BYTES = 24 * 2**20
 """Bytes of one request's body, compressed or not: some photos in base64."""
 MAX_FRAME_BYTES = 4 * 2**20
-"""Bytes of a message on a WebSocket. Nobody counts them until the whole message has come."""
+"""Bytes of a message on a WebSocket."""
 MAX_HELD_BYTES = 256 * 2**20
 """Bytes of the bodies of all requests that have not been answered. A prompt is kept until then: another
 process may need it. What is made of a body takes two to seven times as much memory as the body."""

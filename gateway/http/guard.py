@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gateway.errors import GatewayError
 from gateway.http.caller import Behalf, Caller, at_loopback, tenant_at
 from gateway.http.error_shape import refusal
-from gateway.http.key_ring import KeyRing
+from gateway.http.key_ring import KeyRing, authorization_in
 from gateway.http.meter import Meter, Visit
 from ops.runtime.api_keys import Key, Right
 from ops.runtime.limits import Limits
@@ -58,11 +58,7 @@ class Guard:
         """Who makes the request. Raises `Unauthorized`, or `Unavailable` if the keys are not known."""
         if (behalf := scope.get("state", {}).get("behalf")) is not None:
             return await self._on_behalf(behalf, scope["state"].get("late", False))
-        headers = Headers(scope=scope)
-        authorization = headers.get("authorization", "")
-        if not authorization and (given := headers.get("x-api-key")):  # as Anthropic's clients send it
-            authorization = f"Bearer {given}"
-        found = await self._keys.find(authorization)
+        found = await self._keys.find(authorization_in(Headers(scope=scope)))
         if found is None:
             client = scope.get("client")
             tenant = tenant_at(client[0]) if client else ""

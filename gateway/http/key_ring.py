@@ -5,6 +5,8 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
+from starlette.datastructures import Headers
+
 from gateway.errors import Unauthorized, Unavailable
 from ops.runtime.api_keys import Key, digest_of
 from ops.runtime.key_store import KeyStore
@@ -16,6 +18,12 @@ LOOK_SECONDS = 2.0
 """Time that reading the keys may take."""
 
 logger = logging.getLogger(__name__)
+
+
+def authorization_in(headers: Headers) -> str:
+    """The header `Authorization`. Anthropic's clients send the key alone, as `x-api-key`."""
+    given = headers.get("x-api-key")
+    return headers.get("authorization", "") or (f"Bearer {given}" if given else "")
 
 
 class KeyRing:

@@ -11,20 +11,16 @@
 """
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
 import httptools
-from uvicorn.protocols.utils import ClientDisconnected
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from websockets.frames import CloseCode
-from websockets.protocol import State
 
 from gateway.errors import HeadTooLarge
 from gateway.http.connections import ConnectionLimits, Doors
 from gateway.http.head import HeldHead
 from gateway.http.timed import TimedProtocol, Unchunked
+from gateway.http.websocket import WebSocketProtocol
 
 SOCKET_PATH = b"/v1/stream"
 MAX_HEAD_BYTES = 2**16
@@ -88,8 +84,11 @@ class HttpProtocol(TimedProtocol):
         self.scope["method"] = "GET"
         self.end_phases()
         left = partial(self._doors.leave, self._address)
-        self.ws_protocol_class = cast(type[asyncio.Protocol], partial(WebSocketProtocol, left=left))
+        made = partial(WebSocketProtocol, left=left, write_seconds=self._limits.write)
+        self.ws_protocol_class = cast(type[asyncio.Protocol], made)
         super().handle_websocket_upgrade()
+        if self.flow.write_paused:  # by an answer before, which the client has not taken
+            cast(asyncio.Protocol, self.transport.get_protocol()).pause_writing()
         self.parser = None  # type: ignore[assignment]  # as when the connection is closed
 
     @property
@@ -107,56 +106,6 @@ class HttpProtocol(TimedProtocol):
         lines = [b"%s: %s\r\n" % header for header in self.headers if header[0] != b"upgrade"]
         method, version = self.parser.get_method(), self.parser.get_http_version().encode()
         return b"%s %s HTTP/%s\r\n%s\r\n" % (method, self.url, version, b"".join(lines))
-
-
-class WebSocketProtocol(WebSocketsSansIOProtocol):
-    """A connection that has become a WebSocket.
-
-    To the application a client that breaks the protocol is one that has left. uvicorn takes this for the
-    application's fault, or for its own, and logs tracebacks.
-    """
-
-    def __init__(self, *arguments: Any, left: Callable[[], None] = lambda: None, **named: Any) -> None:
-        """`left`: called when the connection is closed."""
-        super().__init__(*arguments, **named)
-        self._left = left
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self._left()
-
-    async def send(self, message: Any) -> None:
-        if self.close_sent or self.transport.is_closing():
-            raise ClientDisconnected
-        await super().send(message)
-        if self.initial_response is not None and self.close_sent:
-            self.handshake_complete = True  # refused by an answer of HTTP, which uvicorn takes for none
-
-    def send_receive_event_to_app(self) -> None:
-        if self.curr_msg_data_type == "bytes" or _is_utf8(self.frames):
-            super().send_receive_event_to_app()
-            return
-        self.frames = []
-        if self.conn.state is State.OPEN:
-            self.conn.fail(CloseCode.INVALID_DATA, "invalid UTF-8")
-            self.handle_parser_exception()
-
-    def handle_parser_exception(self) -> None:
-        if self.conn.close_sent is not None:
-            super().handle_parser_exception()
-            return
-        # The socket was not open yet, so that no frame says why it is closed.
-        self.queue.put_nowait({"type": "websocket.disconnect", "code": int(CloseCode.ABNORMAL_CLOSURE)})
-        self.close_sent = True
-        self.transport.close()
-
-
-def _is_utf8(pieces: list[bytes]) -> bool:
-    try:
-        b"".join(pieces).decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def protocol(limits: ConnectionLimits) -> type[asyncio.Protocol]:

@@ -6,7 +6,7 @@ does not read holds up its own answers: they are sent no faster than the socket 
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from pydantic_core import to_json
 from starlette.types import ASGIApp, Message, Receive, Scope
@@ -25,27 +25,30 @@ from gateway.http.frames import (
     read_frame,
 )
 from gateway.http.own_requests import json_post
+from gateway.http.parsing import parsed
 
 MAX_AT_ONCE = 32
 """Requests of one socket that are answered at once."""
 IDLE_SECONDS = 600.0
 """Time after which a socket is closed on which nothing is asked or answered."""
-READ_AT_ONCE = 2**16
-"""Characters of a message that is parsed at once. A larger one is parsed in a thread."""
 _STREAMS = ("text/event-stream", "application/x-ndjson")
 _COPIED = frozenset((b"host", b"origin", b"authorization", b"x-api-key", b"traceparent", b"user-agent"))
 """Headers of the socket that each of its requests has."""
 _GOING_AWAY = 1001
 
+Shown = Callable[[str], Awaitable[None]]
+"""Takes the header `Authorization` that a key would come in."""
+
 
 class SocketSession:
     """The requests of one socket."""
 
-    def __init__(self, app: ASGIApp, socket: WebSocket, key: str | None) -> None:
-        """`app`: answers requests. `key`: an API key that came with the socket."""
-        self._app, self._socket, self._key = app, socket, key
+    def __init__(self, app: ASGIApp, socket: WebSocket, key: str | None, shown: Shown) -> None:
+        """`app`: answers requests. `key`: an API key that came with the socket. `shown`: called for each one
+        that comes later, before the next message is taken."""
+        self._app, self._socket, self._key, self._shown = app, socket, key, shown
         self._requests: dict[str, _OwnRequest] = {}
-        """Those whose answers have not ended, by id."""
+        """Those whose answers the socket has not taken to the end, by id."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -77,15 +80,13 @@ class SocketSession:
 
     async def _take(self, text: str) -> None:
         try:
-            if len(text) <= READ_AT_ONCE:
-                frame = read_frame(text)
-            else:
-                frame = await asyncio.to_thread(read_frame, text)
+            frame = await parsed(len(text), lambda: read_frame(text))
         except BadRequest as error:
             await _say(self._socket, error_frame(error))
             return
         if isinstance(frame, KeyFrame):
             self._key = frame.key
+            await self._shown(f"Bearer {frame.key}")
         elif isinstance(frame, CancelFrame):
             if (request := self._requests.get(frame.id)) is not None:
                 request.cancel()
@@ -107,7 +108,6 @@ class SocketSession:
             headers[b"authorization"] = b"Bearer " + self._key.encode()
         if frame.idempotency_key is not None:
             headers[b"idempotency-key"] = frame.idempotency_key.encode("latin-1", "replace")
-        # The id is free before the client reads that the answer has ended.
         request = _OwnRequest(frame.id, self._socket, lambda: self._requests.pop(frame.id, None))
         self._requests[frame.id] = request
         body = to_json(frame.body)
@@ -121,7 +121,7 @@ class _OwnRequest:
     """One request, whose answer goes to the socket in frames."""
 
     def __init__(self, id_: str, socket: WebSocket, ended: Callable[[], object]) -> None:
-        """`ended`: called once, before the client is told of the end."""
+        """`ended`: called once, as soon as the client has been told of the end."""
         self._id, self._socket, self._ended = id_, socket, ended
         self._cancelled = asyncio.Event()
         self._over = False
@@ -141,10 +141,12 @@ class _OwnRequest:
             await self._end(end_frame(self._id, cancelled=True))
 
     async def _end(self, frame: str) -> None:
-        """Send the last frame."""
+        """Send the last frame. A request whose answer waits for the client is still under way."""
         self._over = True
-        self._ended()
-        await _say(self._socket, frame)
+        try:
+            await _say(self._socket, frame)
+        finally:
+            self._ended()  # at once, so that the id is free when the client reads this
 
     def _receiver(self, body: bytes) -> Receive:
         messages = iter([{"type": "http.request", "body": body, "more_body": False}])

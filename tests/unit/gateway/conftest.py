@@ -20,7 +20,8 @@ from gateway.app import create_app
 from gateway.http.body_memory import MAX_FRAME_BYTES
 from gateway.http.connections import ConnectionLimits
 from gateway.http.key_ring import KeyRing
-from gateway.http.protocol import WebSocketProtocol, protocol
+from gateway.http.protocol import protocol
+from gateway.http.websocket import WebSocketProtocol
 from ops.runtime.api_keys import Key, digest_of
 from proto.inside_pb2 import Look, WatchRequest
 from proto.inside_pb2_grpc import InsideServicer, InsideStub, add_InsideServicer_to_server

@@ -13,9 +13,11 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from gateway.app import create_app
 from gateway.http import protocol, socket_session
+from gateway.http.body_memory import MAX_HELD_BYTES
 from gateway.http.connections import ConnectionLimits
 from gateway.http.protocol import HttpProtocol
 from gateway.http.socket_session import SocketSession
+from gateway.http.websocket import SMALL_BYTES
 from ops.runtime.limits import Limits
 from proto.sampling_pb2 import NOT_FINISHED, STOP
 from proto.tokenizer_pb2 import PromptInfo, TextChunk, TextDelta
@@ -202,7 +204,7 @@ async def test_an_answer_that_finds_the_client_gone_ends_the_session(backend):
 
     socket = WebSocket({"type": "websocket", "headers": []}, receive, send)
     await socket.accept()
-    await SocketSession(create_app(backend), socket, None).run()
+    await SocketSession(create_app(backend), socket, None, asyncio.sleep).run()
     assert not list(messages)
 
 
@@ -325,3 +327,95 @@ async def test_a_gateway_that_stops_takes_no_more(backend):
         app.state.drain.begun = True
         await ask(socket, "a")
         assert (await heard(socket))["status"] == 503
+
+
+LARGE = "A" * 2 * SMALL_BYTES
+
+
+async def test_large_messages_come_from_who_has_shown_a_key(backend, keys_of):
+    async with serving(create_app(backend, keys_of({SECRET: "north"}))) as server:
+        async with opened(server) as socket:
+            await say(socket, "key", key=SECRET)
+            await ask(socket, "a", prompt=LARGE)  # without waiting for anything
+            assert (await until_ends(socket, "a"))["a"][-1]["type"] == "end"
+        async with opened(server, additional_headers={"x-api-key": SECRET}) as socket:
+            await ask(socket, "a", prompt=LARGE)
+            assert (await until_ends(socket, "a"))["a"][-1]["type"] == "end"
+        async with opened(server) as socket:
+            await say(socket, "key", key="unknown")
+            await ask(socket, "a", prompt=LARGE[: SMALL_BYTES // 2])
+            assert (await heard(socket))["status"] == 401
+            await ask(socket, "a", prompt=LARGE[: SMALL_BYTES + 1])
+            with pytest.raises(ConnectionClosed) as closed:
+                await heard(socket)
+            assert closed.value.rcvd is not None
+            assert closed.value.rcvd.code == 1009
+
+
+async def test_a_large_message_that_has_not_ended_counts_as_bodies_do(backend):
+    app = create_app(backend)
+
+    async def pieces() -> AsyncIterator[str]:
+        for _ in range(5):
+            yield "x" * SMALL_BYTES
+        await asyncio.Event().wait()
+
+    async with serving(app) as server, opened(server) as socket:
+        sending = asyncio.ensure_future(socket.send(pieces()))
+        async with asyncio.timeout(60):
+            while app.state.bodies.held <= 4 * SMALL_BYTES:
+                await asyncio.sleep(0)
+        sending.cancel()
+        socket.transport.abort()
+        async with asyncio.timeout(60):
+            while app.state.bodies.held:
+                await asyncio.sleep(0)
+
+
+async def test_a_large_message_without_room_closes_the_socket(backend):
+    app = create_app(backend)
+    app.state.bodies.held = MAX_HELD_BYTES
+    async with serving(app) as server, opened(server) as socket:
+        await ask(socket, "a")
+        assert text_of((await until_ends(socket, "a"))["a"]) == "".join(WORDS)
+        await ask(socket, "a", prompt=LARGE[: SMALL_BYTES + 1])
+        with pytest.raises(ConnectionClosed) as closed:
+            await heard(socket)
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1013
+
+
+async def test_answers_that_wait_for_the_client_are_under_way(backend, monkeypatch):
+    monkeypatch.setattr(socket_session, "MAX_AT_ONCE", 2)
+    asked, full, read = [], asyncio.Event(), asyncio.Event()
+
+    async def app(scope, receive, send):
+        asked.append(scope["path"])
+        headers = [(b"content-type", b"application/json")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    requests = [{"type": "request", "id": id_, "path": "/v1/x", "body": {}} for id_ in "abc"]
+    texts = [{"type": "websocket.receive", "text": json.dumps(each)} for each in requests]
+    messages = iter([{"type": "websocket.connect"}, *texts])
+
+    async def receive():
+        await asyncio.sleep(0.01)
+        for message in messages:
+            return message
+        await read.wait()
+        return {"type": "websocket.disconnect", "code": 1000}
+
+    async def send(message):
+        if message["type"] == "websocket.send":
+            if json.loads(message["text"])["type"] == "error":
+                full.set()
+            await read.wait()
+
+    socket = WebSocket({"type": "websocket", "headers": []}, receive, send)
+    await socket.accept()
+    running = asyncio.ensure_future(SocketSession(app, socket, None, asyncio.sleep).run())
+    await asyncio.wait_for(full.wait(), 60)
+    assert len(asked) == 2
+    read.set()
+    await running
