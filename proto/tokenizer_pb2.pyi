@@ -99,7 +99,7 @@ class EmbedResponse(_message.Message):
     def __init__(self, embedding: _Optional[bytes] = ..., tokens: _Optional[int] = ..., label: _Optional[str] = ...) -> None: ...
 
 class TextRequest(_message.Message):
-    __slots__ = ("request_id", "text", "tokens", "chat", "sampling", "max_tokens", "most_tokens", "stop", "stop_token_ids", "ignore_eos", "skip_special_tokens", "n", "cache_salt", "resumed", "fingerprint", "tenant", "user", "priority", "beams", "rolling_context", "echo", "return_prompt_tokens", "scored_tokens", "shape", "bad_words", "dry_breakers", "include_stop_text", "truncate_prompt_tokens", "add_special_tokens", "no_text", "prediction", "thinking_budget", "left_out", "adapter")
+    __slots__ = ("request_id", "text", "tokens", "chat", "sampling", "max_tokens", "most_tokens", "stop", "stop_token_ids", "ignore_eos", "skip_special_tokens", "n", "cache_salt", "resumed", "fingerprint", "tenant", "user", "priority", "beams", "rolling_context", "echo", "return_prompt_tokens", "scored_tokens", "shape", "bad_words", "dry_breakers", "include_stop_text", "truncate_prompt_tokens", "add_special_tokens", "no_text", "prediction", "thinking_budget", "lenient_budget", "left_out", "adapter")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -132,6 +132,7 @@ class TextRequest(_message.Message):
     NO_TEXT_FIELD_NUMBER: _ClassVar[int]
     PREDICTION_FIELD_NUMBER: _ClassVar[int]
     THINKING_BUDGET_FIELD_NUMBER: _ClassVar[int]
+    LENIENT_BUDGET_FIELD_NUMBER: _ClassVar[int]
     LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     ADAPTER_FIELD_NUMBER: _ClassVar[int]
     request_id: str
@@ -166,9 +167,10 @@ class TextRequest(_message.Message):
     no_text: bool
     prediction: str
     thinking_budget: int
+    lenient_budget: bool
     left_out: _containers.RepeatedScalarFieldContainer[str]
     adapter: str
-    def __init__(self, request_id: _Optional[str] = ..., text: _Optional[str] = ..., tokens: _Optional[_Union[TokenIds, _Mapping]] = ..., chat: _Optional[_Union[Conversation, _Mapping]] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., max_tokens: _Optional[int] = ..., most_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: _Optional[bool] = ..., skip_special_tokens: _Optional[bool] = ..., n: _Optional[int] = ..., cache_salt: _Optional[str] = ..., resumed: _Optional[_Iterable[_Union[TextSoFar, _Mapping]]] = ..., fingerprint: _Optional[str] = ..., tenant: _Optional[str] = ..., user: _Optional[str] = ..., priority: _Optional[int] = ..., beams: _Optional[_Union[_sampling_pb2.BeamSearch, _Mapping]] = ..., rolling_context: _Optional[bool] = ..., echo: _Optional[bool] = ..., return_prompt_tokens: _Optional[bool] = ..., scored_tokens: _Optional[int] = ..., shape: _Optional[_Union[Shape, _Mapping]] = ..., bad_words: _Optional[_Iterable[str]] = ..., dry_breakers: _Optional[_Iterable[str]] = ..., include_stop_text: _Optional[bool] = ..., truncate_prompt_tokens: _Optional[int] = ..., add_special_tokens: _Optional[bool] = ..., no_text: _Optional[bool] = ..., prediction: _Optional[str] = ..., thinking_budget: _Optional[int] = ..., left_out: _Optional[_Iterable[str]] = ..., adapter: _Optional[str] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., text: _Optional[str] = ..., tokens: _Optional[_Union[TokenIds, _Mapping]] = ..., chat: _Optional[_Union[Conversation, _Mapping]] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., max_tokens: _Optional[int] = ..., most_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: _Optional[bool] = ..., skip_special_tokens: _Optional[bool] = ..., n: _Optional[int] = ..., cache_salt: _Optional[str] = ..., resumed: _Optional[_Iterable[_Union[TextSoFar, _Mapping]]] = ..., fingerprint: _Optional[str] = ..., tenant: _Optional[str] = ..., user: _Optional[str] = ..., priority: _Optional[int] = ..., beams: _Optional[_Union[_sampling_pb2.BeamSearch, _Mapping]] = ..., rolling_context: _Optional[bool] = ..., echo: _Optional[bool] = ..., return_prompt_tokens: _Optional[bool] = ..., scored_tokens: _Optional[int] = ..., shape: _Optional[_Union[Shape, _Mapping]] = ..., bad_words: _Optional[_Iterable[str]] = ..., dry_breakers: _Optional[_Iterable[str]] = ..., include_stop_text: _Optional[bool] = ..., truncate_prompt_tokens: _Optional[int] = ..., add_special_tokens: _Optional[bool] = ..., no_text: _Optional[bool] = ..., prediction: _Optional[str] = ..., thinking_budget: _Optional[int] = ..., lenient_budget: _Optional[bool] = ..., left_out: _Optional[_Iterable[str]] = ..., adapter: _Optional[str] = ...) -> None: ...
 
 class Shape(_message.Message):
     __slots__ = ("json_schema", "regex", "choice", "grammar", "structural_tag", "calls", "lenient", "param", "or_calls")

@@ -47,7 +47,6 @@ def request_from(start: Start, traceparent: str, deadline: float = inf) -> Reque
         request_id=start.request_id,
         prompt=prompt,
         max_tokens=start.stop.max_tokens,
-        cut_to_fit=start.stop.cut_to_fit,
         stop_token_ids=frozenset(start.stop.stop_token_ids),
         n=start.n,
         beams=beams,

@@ -85,7 +85,7 @@ def call_rules(request: TextRequest, formats: Formats | None, prompt: list[int])
     rules = CallRules(
         functions=functions,
         calls=formats.call_name,
-        before=formats.before(prompt, budget_of(request)),
+        before=formats.before(prompt, budget_of(request), request.lenient_budget),
         required=asked.required,
         single=asked.single,
         text_schema=shape.json_schema,

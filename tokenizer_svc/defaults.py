@@ -69,8 +69,6 @@ def fill_in(request: TextRequest, defaults: Mapping[str, float]) -> None:
         request.HasField("max_tokens") and request.max_tokens <= request.most_tokens
     ):
         request.max_tokens = request.most_tokens
-        if "max_tokens" not in request.left_out:
-            request.left_out.append("max_tokens")
 
 
 def _accepted(value: object, parameter: Parameter) -> bool:

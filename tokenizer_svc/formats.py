@@ -369,11 +369,11 @@ class Formats:
             form.thinking = self._end(prompt).endswith(form.thought_begin)
         return form
 
-    def before(self, prompt: list[int], budget: int | None = None) -> ThoughtRules:
+    def before(self, prompt: list[int], budget: int | None = None, lenient: bool = False) -> ThoughtRules:
         """What may come before an answer that follows a grammar.
 
-        `budget`: tokens of the thought at most; None: any number.
-        Raises `InvalidRequestError` if these cannot be counted.
+        `budget`: tokens of the thought at most; None: any number. `lenient`: a budget that cannot be counted
+        is passed over. Raises `InvalidRequestError` for one that is not.
         """
         thoughts, end = self.thoughts, self._end(prompt)
         # Where the prompt has closed the thought, none is to come.
@@ -384,6 +384,8 @@ class Formats:
             return rules
         marks = [self._model.encode(mark, special=False) for mark in (thoughts.begin, thoughts.end)]
         if thoughts.anywhere or any(len(tokens) != 1 for tokens in marks):
+            if lenient:
+                return rules
             message = "this model marks its thoughts with several tokens, and they cannot be counted"
             raise InvalidRequestError("thinking_token_budget", message)
         (begins,), (ends,) = marks

@@ -88,7 +88,6 @@ class Generation:
             stop=StopConditions(
                 max_tokens=request.max_tokens,
                 stop_token_ids=self._stop_tokens,
-                cut_to_fit="max_tokens" in request.left_out,
             ),
             n=request.n,
             cache_salt=request.cache_salt,

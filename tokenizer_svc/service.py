@@ -267,12 +267,18 @@ class TokenizerService(TokenizerServicer):
             if calls is None and request.shape.HasField("calls"):
                 request.ClearField("shape")
         if calls is None and self._formats is not None and request.HasField("chat"):
-            before = self._formats.before(prompt, budget_of(request))
+            before = self._formats.before(prompt, budget_of(request), request.lenient_budget)
         if not request.HasField("shape") and (before is None or before.budget is None):
             return
         if self._grammars is None:
             raise InvalidRequestError(request.shape.param, "this tokenizer takes no grammars")
-        request.sampling.grammar.CopyFrom(await self._grammars.grammar_of(request, calls, before))
+        try:
+            grammar = await self._grammars.grammar_of(request, calls, before)
+        except InvalidRequestError:
+            if request.HasField("shape") or not request.lenient_budget:
+                raise
+        else:
+            request.sampling.grammar.CopyFrom(grammar)
 
     async def _call(
         self, generation: Generation, traced: Metadata, resumption: Resumption, context: Any, waits: Waits

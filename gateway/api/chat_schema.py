@@ -96,6 +96,8 @@ class ChatBody(GenerationBody):
         "web_search_options": (),
     }
     ignored: ClassVar[frozenset[str]] = GenerationBody.ignored | {"moderation", "verbosity"}
+    lenient_budget: ClassVar[bool] = False
+    """A `thinking_token_budget` is passed over where a model's thoughts cannot be counted."""
 
     messages: list[Message] = Field(min_length=1, max_length=MAX_MESSAGES)
     chat_template_kwargs: Arguments = Field(
@@ -205,9 +207,3 @@ class ChatBody(GenerationBody):
     @property
     def wanted_logprobs(self) -> int | None:
         return alternatives(self.top_logprobs or 0) if self.logprobs else None
-
-
-class FittedChatBody(ChatBody):
-    """A request of an API that takes any `max_tokens`, whatever room the context has."""
-
-    cuts_max_tokens: ClassVar[bool] = True

@@ -37,9 +37,6 @@ class StreamOptions(BodyPart):
 class GenerationBody(ShapedBody, RequestBody):
     """Fields that the two generating endpoints have in common."""
 
-    cuts_max_tokens: ClassVar[bool] = False
-    """`max_tokens` that the context has no room for are reduced to the room, and not refused."""
-
     # There are no spaces between special tokens, whatever it says.
     ignored: ClassVar[frozenset[str]] = RequestBody.ignored | {"spaces_between_special_tokens"}
     neutral: ClassVar[dict[str, tuple[object, ...]]] = {

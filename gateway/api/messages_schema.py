@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, model_validator
 
 from gateway.api.body import validated
-from gateway.api.chat_schema import ChatBody, FittedChatBody
+from gateway.api.chat_schema import ChatBody
 from gateway.api.fields import MAX_INT32, MAX_MESSAGES, MAX_STOP_LENGTH, MAX_STOPS, bounded, declared
 from gateway.api.messages_parts import EachText, Json, RequestPart, Turn
 from gateway.api.request_schema import RequestBody
@@ -89,6 +89,12 @@ class Metadata(RequestPart):
     user_id: str | None = None
 
 
+class _LenientChatBody(ChatBody):
+    """Anthropic's models think for about as many tokens as their budget says: it is a wish."""
+
+    lenient_budget: ClassVar[bool] = True
+
+
 class CountBody(RequestBody):
     """POST /v1/messages/count_tokens."""
 
@@ -121,7 +127,7 @@ class CountBody(RequestBody):
 
         Raises `BadRequest`.
         """
-        return validated(self._chat_fields(volatile), FittedChatBody)
+        return validated(self._chat_fields(volatile), _LenientChatBody)
 
     def _chat_fields(self, volatile: Volatile) -> Json:
         text, line = without_volatile(self.system)

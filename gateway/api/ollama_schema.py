@@ -15,7 +15,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from gateway.api.body import validated
-from gateway.api.chat_schema import ChatBody, FittedChatBody
+from gateway.api.chat_schema import ChatBody
 from gateway.api.embeddings_schema import EmbeddingBody
 from gateway.api.fields import (
     MAX_INT32,
@@ -184,7 +184,7 @@ class OllamaBody(RequestBody):
             fields["response_format"] = {"type": "json_schema", "json_schema": shape}
         elif self.format:
             fields["response_format"] = {"type": "json_object"}
-        return validated(fields | self._asked(), FittedChatBody)
+        return validated(fields | self._asked(), ChatBody)
 
     def _asked(self) -> Json:
         """What is asked: fields of the chat API."""

@@ -133,6 +133,7 @@ def chat_requests(body: ChatBody, request_id: str, caller: Caller) -> list[TextR
         request.chat.documents = _compact(body.documents)
     if body.thinking_token_budget is not None:
         request.thinking_budget = body.thinking_token_budget
+        request.lenient_budget = body.lenient_budget
     if offered := body.offered:
         request.chat.tools = _compact(offered)
     return [request]
@@ -178,14 +179,11 @@ def _conversation(messages: Sequence[Message]) -> Conversation:
 
 
 def _request(body: GenerationBody, request_id: str, caller: Caller) -> TextRequest:
-    most, limit = most_tokens_of(body, caller.limits), body.limit
-    if limit is not None and body.cuts_max_tokens:
-        most, limit = min(most, limit), None
     return TextRequest(
         request_id=request_id,
         sampling=_sampling(body),
-        max_tokens=limit,
-        most_tokens=most,
+        max_tokens=body.limit,
+        most_tokens=most_tokens_of(body, caller.limits),
         stop=body.stop,
         stop_token_ids=body.stop_token_ids,
         ignore_eos=body.ignore_eos,

@@ -169,9 +169,6 @@ def length_limit(request: Request, limits: WorkerLimits) -> int:
         raise RequestRefused("rolling_context", "a beam search ends with the context")
     if request.rolling and longest < rolling.SHORTEST:
         raise RequestRefused("rolling_context", f"a context of {longest} tokens is too short to roll")
-    if prompt + request.max_tokens > longest and not (request.rolling or request.cut_to_fit):
-        asked = f"the prompt has {prompt}, and {request.max_tokens} more may be generated"
-        raise ContextExceeded("max_tokens", longest, asked)
     for tokens in (request.prompt, request.predicted, *(so_far.tokens for so_far in request.resumed)):
         if tokens is None:
             continue

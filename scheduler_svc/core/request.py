@@ -47,9 +47,7 @@ class Request:
     request_id: str
     prompt: "array[int]"
     max_tokens: int = 0
-    """Tokens to generate for each sequence; 0: to the end of the context, or without end if it rolls."""
-    cut_to_fit: bool = False
-    """If `max_tokens` do not fit into the context, generate as many as fit instead of refusing."""
+    """Tokens of each answer at most; 0: up to the end of the context, or without end if it rolls."""
     stop_token_ids: frozenset[int] = frozenset()
     """Each of them ends a sequence."""
     n: int = 1

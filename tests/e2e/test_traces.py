@@ -100,7 +100,7 @@ def test_a_long_prompt_comes_in_chunks(traced: Deployment, receiver: Receiver) -
 
 def test_an_error_shows_on_the_spans_it_passed(traced: Deployment, receiver: Receiver) -> None:
     trace_id = "6bf92f3577b34da6a3ce929d0e0e4736"
-    assert ask(traced, trace_id, max_tokens=100_000).status_code == 400
+    assert ask(traced, trace_id, prompt=[5] * 3000).status_code == 400
     trace = receiver.trace(trace_id, from_all(FOUR - {"quire-worker"}))
     assert not called(trace, "worker.sequence")
     assert {span.status.code for _, span in trace} == {0}, "the client's mistake"

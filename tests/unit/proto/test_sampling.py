@@ -12,7 +12,7 @@ from proto.sampling_pb2 import BeamSearch, Dry, SamplingParams, StopConditions, 
 def test_every_number_but_the_seed_is_declared() -> None:
     messages = (SamplingParams, TokenRules, Dry, StopConditions, BeamSearch)
     fields = [field.name for message in messages for field in message.DESCRIPTOR.fields]
-    others = {"seed", "grammar", "stop_token_ids", "cut_to_fit", "early_stopping", "rules"}
+    others = {"seed", "grammar", "stop_token_ids", "early_stopping", "rules"}
     others |= {*TokenRules.DESCRIPTOR.fields_by_name} - {"min_tokens"}
     others |= {"breaker_tokens", "breakers"}
     assert list(PARAMETERS) == [name for name in fields if name not in others]

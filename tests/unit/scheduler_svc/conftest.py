@@ -78,7 +78,7 @@ def reference(request: Request, index: int, longest: int, window: int = 0) -> li
     tokens = list(request.prompt)
     if request.beams is not None:
         return searched(request, longest, window)[index]
-    most = request.max_tokens or (inf if request.rolling else longest - len(tokens))
+    most = min(request.max_tokens or inf, inf if request.rolling else longest - len(tokens))
     memory: list[int] = []
     output: list[int] = []
     assert isinstance(request.sampling, int)
@@ -137,7 +137,7 @@ def _candidates(memory: list[int], count: int) -> list[Candidate]:
 def searched(request: Request, longest: int, window: int) -> list[list[int]]:
     """What a beam search must deliver, computed alone and without blocks. `longest`: of the context."""
     assert request.beams is not None
-    limit = len(request.prompt) + request.max_tokens if request.max_tokens else longest
+    limit = min(len(request.prompt) + (request.max_tokens or longest), longest)
     search = Search(request.beams, request.stop_token_ids, limit - len(request.prompt))
     outputs = [array("i")]
     while not search.over:

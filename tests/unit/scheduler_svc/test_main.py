@@ -35,9 +35,9 @@ PROMPT = [3, 1, 4, 1, 5]
 OFFER = {"model": "fox", "capacity": 1024, "stalled": 0, "adapters": [], "headless": False}
 
 
-def start(max_tokens: int = 12) -> GenerateRequest:
+def start(max_tokens: int = 12, prompt: list[int] = PROMPT) -> GenerateRequest:
     sampling = greedy(temperature=1, seed=7)
-    packed = struct.pack(f"<{len(PROMPT)}i", *PROMPT)
+    packed = struct.pack(f"<{len(prompt)}i", *prompt)
     stop = StopConditions(max_tokens=max_tokens)
     return GenerateRequest(start=Start(prompt_tokens=packed, sampling=sampling, stop=stop, n=1))
 
@@ -95,10 +95,11 @@ async def test_serves_its_pool_and_says_so(
 
         assert await tokens_of(call) == fake.reference(fake.request(PROMPT, max_tokens=12), 0, 48)
 
+        too_long = start(prompt=[1] * 99)
         with pytest.raises(grpc.aio.AioRpcError) as error:
-            await tokens_of(SchedulerStub(client.channel(pool="fox")).Generate(iter([start(max_tokens=99)])))
+            await tokens_of(SchedulerStub(client.channel(pool="fox")).Generate(iter([too_long])))
         assert error.value.code() == grpc.StatusCode.OUT_OF_RANGE
-        assert ("quire-param", "max_tokens") in tuple(error.value.trailing_metadata())
+        assert ("quire-param", "prompt") in tuple(error.value.trailing_metadata())
 
         # What runs may finish once the process is told to end.
         last = SchedulerStub(client.channel(pool="fox")).Generate(iter([start(max_tokens=0)]))

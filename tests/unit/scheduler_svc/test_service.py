@@ -438,22 +438,23 @@ async def test_bad_requests_name_the_field(stage: Stage, param: str, message: Ge
     assert stage.all_free()
 
 
-@pytest.mark.parametrize(
-    ("param", "message"),
-    [
-        ("prompt", start([1] * 64)),
-        ("max_tokens", start([1], max_tokens=64)),
-        ("max_tokens", start([1], max_tokens=2**32 - 1)),
-    ],
-)
-async def test_what_the_context_has_no_room_for(stage: Stage, param: str, message: GenerateRequest) -> None:
+async def test_what_the_context_has_no_room_for(stage: Stage) -> None:
     await stage.join()
     with pytest.raises(grpc.aio.AioRpcError) as error:
-        await collect(stage.stub.Generate(iter([message])))
+        await collect(stage.stub.Generate(iter([start([1] * 64)])))
     assert error.value.code() == grpc.StatusCode.OUT_OF_RANGE
     assert "maximum context length is 64 tokens" in error.value.details()
-    assert ("quire-param", param) in tuple(error.value.trailing_metadata())
+    assert ("quire-param", "prompt") in tuple(error.value.trailing_metadata())
     assert stage.all_free()
+
+
+@pytest.mark.parametrize("max_tokens", [63, 64, 2**32 - 1])
+async def test_an_answer_has_as_many_tokens_as_the_context_has_room_for(
+    stage: Stage, max_tokens: int
+) -> None:
+    await stage.join()
+    tokens = await collect(stage.stub.Generate(iter([start([1], max_tokens=max_tokens)])))
+    assert [len(each) for each in tokens.values()] == [63]
 
 
 async def test_ending_a_sequence_that_there_is_not_is_an_error(stage: Stage) -> None:

@@ -569,6 +569,33 @@ async def test_a_thought_is_free_before_a_shape_and_before_calls(byte_level: Tex
     assert not budget.sampling.HasField("grammar")
     with pytest.raises(InvalidRequestError, match="cannot be counted"):
         await service._constrain(budget, prompt)
+    # A wish is passed over where it cannot be met.
+    wish = ask(chat=Conversation(messages=[HI]), thinking_budget=5, lenient_budget=True)
+    await service._constrain(wish, prompt)
+    assert not wish.sampling.HasField("grammar")
+    demanded = ask(
+        chat=chat, shape=Shape(calls=CallShape(required=True)), thinking_budget=5, lenient_budget=True
+    )
+    await service._constrain(demanded, prompt)
+    assert asked.pop() == (calls, None)
+
+
+async def test_a_wish_that_no_grammar_can_meet_is_passed_over(
+    byte_level: TextModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Unable:
+        async def grammar_of(self, *_: Any) -> None:
+            raise InvalidRequestError("thinking_token_budget", "the model has no end token")
+
+    monkeypatch.setattr(Formats, "before", lambda *_: ThoughtRules("think", {}, budget=5))
+    formats = Formats(replace(byte_level, template="</think>"))
+    unable = TokenizerService(byte_level, None, grammars=Unable(), formats=formats)  # type: ignore[arg-type]
+    asked = ask(chat=Conversation(messages=[HI]), thinking_budget=5, lenient_budget=True)
+    await unable._constrain(asked, [])
+    assert not asked.sampling.HasField("grammar")
+    asked.lenient_budget = False
+    with pytest.raises(InvalidRequestError, match="no end token"):
+        await unable._constrain(asked, [])
 
 
 @pytest.fixture

@@ -144,6 +144,7 @@ def test_a_thought_that_cannot_be_counted(thinking: Thinking, byte_level: TextMo
             formats.before([], 5)
         assert refused.value.param == "thinking_token_budget"
         assert formats.before([]).budget is None
+        assert formats.before([], 5, lenient=True) == formats.before([])
     closed = thinking.tokens("hi<think>\n\n</think>\n\n")
     assert thinking.formats.before(closed, 5) == ThoughtRules("", {})
     assert Formats(byte_level).before(closed, 5) == ThoughtRules("", {})

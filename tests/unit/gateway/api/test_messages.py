@@ -120,15 +120,21 @@ async def test_more_tokens_than_the_context_has_room_for_may_be_asked_for(gatewa
     message = await both(gateway, max_tokens=32_000)
     assert message["stop_reason"] == "model_context_window_exceeded"
     for request in gateway.tokenizer.requests:
-        assert (request.most_tokens, request.HasField("max_tokens")) == (32_000, False)
+        assert request.max_tokens == 32_000
         assert "max_tokens" not in request.left_out, "a default of the model's would replace it"
+
+
+async def test_a_budget_of_the_thought_is_a_wish(gateway):
+    await both(gateway, thinking={"type": "enabled", "budget_tokens": 1024})
+    for request in gateway.tokenizer.requests:
+        assert (request.thinking_budget, request.lenient_budget) == (1024, True)
 
 
 async def test_a_prompt_may_be_cached_and_not_answered(gateway):
     message = await both(gateway, max_tokens=0)
     assert (message["content"], message["stop_reason"]) == ([], "max_tokens")
     assert message["usage"] == USAGE | {"output_tokens": 0}
-    assert gateway.tokenizer.requests[0].most_tokens == 1
+    assert gateway.tokenizer.requests[0].max_tokens == 1
 
 
 async def test_a_stop_sequence_is_named(gateway):

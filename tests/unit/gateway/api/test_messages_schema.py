@@ -160,7 +160,7 @@ def test_tools(choice, demanded, parallel):
 def test_thinking(thinking, wanted, budget):
     body = chat(thinking=thinking)
     assert body.chat_template_kwargs == {"enable_thinking": wanted, "thinking": wanted}
-    assert body.thinking_token_budget == budget
+    assert (body.thinking_token_budget, body.lenient_budget) == (budget, True)
     assert chat().chat_template_kwargs == {}
 
 

@@ -203,6 +203,7 @@ async def test_a_budget_of_thinking_tokens(gateway):
         await conversation(gateway, thinking_token_budget=budget)
         request = gateway.tokenizer.requests[-1]
         assert (request.HasField("thinking_budget"), request.thinking_budget) == (True, budget)
+        assert not request.lenient_budget
     await conversation(gateway)
     assert not gateway.tokenizer.requests[-1].HasField("thinking_budget")
 
@@ -310,7 +311,12 @@ FLAT = {"name": "weather", "parameters": SCHEMA}
     [
         (ChatBody, {"messages": MESSAGES}, WEATHER, {"type": "web_search"}),
         (ResponsesBody, {"input": "A"}, FLAT | {"type": "function"}, {"type": "web_search"}),
-        (ResponsesBody, {"input": "A"}, FLAT | {"type": "function"}, {"type": "namespace", "tools": []}),
+        (
+            ResponsesBody,
+            {"input": "A"},
+            FLAT | {"type": "function"},
+            {"type": "namespace", "tools": []},
+        ),
         (
             MessagesBody,
             {"messages": MESSAGES, "max_tokens": 9},

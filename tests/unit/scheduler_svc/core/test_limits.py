@@ -13,19 +13,11 @@ from scheduler_svc.core.request import SoFar
 
 @pytest.mark.parametrize(
     ("prompt", "max_tokens", "limit"),
-    [(1, 0, 20), (19, 0, 20), (19, 1, 20), (4, 16, 20), (4, 3, 7)],
+    [(1, 0, 20), (19, 0, 20), (19, 1, 20), (4, 16, 20), (4, 17, 20), (4, 2**32 - 1, 20), (4, 3, 7)],
 )
 def test_what_fits(fake: SimpleNamespace, prompt: int, max_tokens: int, limit: int) -> None:
     limits = fake.limits(num_blocks=5, block_size=4, max_model_len=100)
     assert length_limit(fake.request([1] * prompt, max_tokens=max_tokens), limits) == limit
-
-
-@pytest.mark.parametrize(("max_tokens", "limit"), [(3, 7), (16, 20), (17, 20), (2**32 - 1, 20)])
-def test_what_nobody_asked_for_is_cut(fake: SimpleNamespace, max_tokens: int, limit: int) -> None:
-    limits = fake.limits(num_blocks=5, block_size=4, max_model_len=100)
-    assert length_limit(fake.request([1] * 4, max_tokens=max_tokens, cut_to_fit=True), limits) == limit
-    with pytest.raises(RequestRefused):
-        length_limit(fake.request([1] * 20, max_tokens=max_tokens, cut_to_fit=True), limits)
 
 
 @pytest.mark.parametrize(
@@ -33,8 +25,7 @@ def test_what_nobody_asked_for_is_cut(fake: SimpleNamespace, max_tokens: int, li
     [
         ("prompt", {"prompt": [1] * 20}),
         ("prompt", {"prompt": [1] * 500}),
-        ("max_tokens", {"prompt": [1] * 4, "max_tokens": 17}),
-        ("max_tokens", {"prompt": [1], "max_tokens": 2**32 - 1}),
+        ("prompt", {"prompt": [1] * 20, "max_tokens": 1}),
         ("prompt", {"prompt": [1, 40]}),
         ("prompt", {"prompt": [-1]}),
         ("prompt", {"prompt": [1], "resumed": (SoFar(0, array("i", [99]), False),)}),
@@ -61,8 +52,10 @@ def test_a_worker_must_have_something_to_offer(fake: SimpleNamespace, name: str)
 def test_all_beams_must_fit_at_once(fake: SimpleNamespace, beams: int, limit: int) -> None:
     limits = fake.limits(num_blocks=24, block_size=4, max_model_len=100, max_slots=4)
     assert length_limit(fake.request([1] * 4, beams=beams), limits) == limit
+    for prompt, max_tokens in (([1] * 4, limit - 3), ([1] * (limit - 1), 1)):
+        assert length_limit(fake.request(prompt, beams=beams, max_tokens=max_tokens), limits) == limit
     with pytest.raises(RequestRefused):
-        length_limit(fake.request([1] * 4, beams=beams, max_tokens=limit - 3), limits)
+        length_limit(fake.request([1] * limit, beams=beams, max_tokens=1), limits)
 
 
 @pytest.mark.parametrize("fields", [{"beams": 5}, {"beams": 4, "stop_token_ids": frozenset(range(37))}])
