@@ -2,7 +2,7 @@
 compressed or not.
 """
 
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from typing import Any, TypeVar
 
 from opentelemetry import trace
@@ -50,15 +50,27 @@ async def read_body(request: Request, kind: type[Body]) -> Body:
     if encoding not in ("identity", *_GZIP):
         raise WrongEncoding(f"The content encoding '{encoding[:50]}' is not supported: send gzip or none.")
     raw = await _read(request, request.state.body, encoding in _GZIP)
-    ignored = None if request.app.state.strict_fields else Ignored()
+    ignored = request.state.noted = None if request.app.state.strict_fields else Ignored()
     try:
         return await parsed(len(raw), lambda: parse(raw, kind, ignored))
     finally:
         if ignored:
-            for name in ignored.names:
-                request.app.state.ignored_fields.of(name).add()
-            request.state.ignored = ignored.header()
-            trace.get_current_span().set_attribute("quire.ignored", ignored.header())
+            _tell(request, ignored, ignored.names)
+
+
+def note(request: Request, name: str) -> None:
+    """Note that a part of the body is ignored after all."""
+    ignored: Ignored = request.state.noted
+    ignored.note(name)
+    _tell(request, ignored, [name])
+
+
+def _tell(request: Request, ignored: Ignored, names: Iterable[str]) -> None:
+    """Count these `names`, and tell the client all that are ignored."""
+    for name in names:
+        request.app.state.ignored_fields.of(name).add()
+    request.state.ignored = ignored.header()
+    trace.get_current_span().set_attribute("quire.ignored", ignored.header())
 
 
 async def _read(request: Request, held: Held, compressed: bool) -> bytes:

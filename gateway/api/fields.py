@@ -153,7 +153,8 @@ def _text(value: object, images: bool = False) -> object:
 
 
 def _refused(value: object) -> None:
-    raise PydanticCustomError("unsupported_parameter", "This is not supported")
+    if value is not None:
+        raise PydanticCustomError("unsupported_parameter", "This is not supported")
 
 
 _STRING = {"type": "string", "minLength": 1}

@@ -20,6 +20,7 @@ from gateway.upstream.images import Images
 from ops.runtime.image_store import MAX_IMAGE_BYTES, MAX_IMAGES, image_file
 from proto.tokenizer_pb2 import ChatMessage, TextRequest
 
+UNSEEN = "[an image, which this model cannot see]"
 DETAILS = ("auto", "low", "high", "original")
 """How much of an image the model should see. `low` reduces it; between the others nothing differs."""
 
@@ -99,6 +100,28 @@ async def taken_out(requests: Sequence[TextRequest]) -> Images:
     Raises `BadRequest`.
     """
     return await asyncio.to_thread(_take_out, [each for one in requests for each in one.chat.messages])
+
+
+async def left_out(requests: Sequence[TextRequest]) -> bool:
+    """Put a text in the place of the images that tools have given. Whether there were any.
+
+    What a tool has given stays in the conversation, and would end it. Clients whose API has results that are
+    texts alone send the images behind the results.
+    """
+    return await asyncio.to_thread(_leave_out, [each for one in requests for each in one.chat.messages])
+
+
+def _leave_out(messages: Iterable[ChatMessage]) -> bool:
+    given = found = False
+    for message in messages:
+        given = message.role == "tool" or (given and message.role == "user")
+        if given and has_image(message.content):
+            content, *spelled = message.content.split(_BEGIN)
+            for each in spelled:
+                _, end, rest = each.partition(_END)
+                content += UNSEEN + rest if end else _BEGIN + each
+            message.content, found = content, True
+    return found
 
 
 def _take_out(messages: Iterable[ChatMessage]) -> Images:

@@ -7,12 +7,14 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticCustomError
 
 from gateway.api.fields import Unsupported
+from gateway.api.ignored import Ignored
 from gateway.api.images import as_text, from_url
 from gateway.api.tools import MAX_NAME, input_arguments
 from gateway.errors import BadRequest
 
 MAX_PARTS = 4096
 """Parts of one item."""
+UNREAD = "[a file, which this model cannot read]"
 
 Json = dict[str, Any]
 
@@ -85,6 +87,22 @@ Parts = Annotated[
     BeforeValidator(_parts, json_schema_input_type=str | list[_AnyPart]),
 ]
 """A text, or parts: texts and images."""
+
+
+def _result(value: object, info: ValidationInfo) -> object:
+    """Parts of a result. A text stands for a file: what a tool has given stays in the conversation, and would
+    end it."""
+    if not isinstance(value, list) or not isinstance(info.context, Ignored):
+        return value
+    files = [isinstance(part, dict) and part.get("type") == "input_file" for part in value]
+    if any(files):
+        info.context.note("tool_result.file")
+    text = {"type": "input_text", "text": UNREAD}
+    return [text if file else part for file, part in zip(files, value, strict=True)]
+
+
+ResultParts = Annotated[Parts, BeforeValidator(_result, json_schema_input_type=str | list[_AnyPart])]
+"""The same. Files among them are not read."""
 
 
 def _joined(parts: Sequence[_Part]) -> str:
@@ -164,7 +182,7 @@ class InputResult(_Item):
 
     type: Literal["function_call_output", "custom_tool_call_output"]
     call_id: str = Field(max_length=MAX_NAME)
-    output: Parts
+    output: ResultParts
 
     @property
     def image_characters(self) -> int:

@@ -4,14 +4,16 @@ import json
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from gateway.api.ignored import Ignored
 from gateway.api.images import from_base64, from_url
 from gateway.api.tools import MAX_CALLS, MAX_NAME
 
 MAX_BLOCKS = 2 * MAX_CALLS
 """Parts of one message."""
+UNREAD = {"type": "text", "text": "[a file, which this model cannot read]"}
 
 Json = dict[str, Any]
 
@@ -262,3 +264,40 @@ class Turn(RequestPart):
                 last |= {"content": "".join(texts) or None, "tool_calls": calls}
             found.append(last | ({"reasoning_content": thoughts} if thoughts else {}))
         return found
+
+
+def _without_files(value: object, info: ValidationInfo) -> object:
+    """Messages. A text stands for each file, such as a PDF, that a tool has given.
+
+    What a tool has given stays in the conversation, and would end it. Claude Code sends files behind results.
+    """
+    if not isinstance(value, list) or not isinstance(info.context, Ignored):
+        return value
+    turns, given = [], False
+    for turn in value:
+        match turn:
+            case {"role": "assistant"}:
+                given = False
+            case {"content": list(parts)}:
+                given = given or any(_is_result(one) for one in parts)
+                if given and (kept := [_readable(one) for one in parts]) != parts:
+                    info.context.note("tool_result.file")
+                    turn = turn | {"content": kept}
+        turns.append(turn)
+    return turns
+
+
+def _is_result(part: object) -> bool:
+    return isinstance(part, dict) and part.get("type") == "tool_result"
+
+
+def _readable(part: Any) -> Any:
+    match part:
+        case {"type": "document", "source": {"type": "base64" | "url" | "file"}}:
+            return UNREAD
+        case {"type": "tool_result", "content": list(parts)}:
+            return {**part, "content": [_readable(one) for one in parts]}
+    return part
+
+
+Turns = Annotated[list[Turn], BeforeValidator(_without_files, json_schema_input_type=list[Turn])]

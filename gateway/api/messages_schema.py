@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, mod
 from gateway.api.body import validated
 from gateway.api.chat_schema import ChatBody
 from gateway.api.fields import MAX_INT32, MAX_MESSAGES, MAX_STOP_LENGTH, MAX_STOPS, bounded, declared
-from gateway.api.messages_parts import EachText, Json, RequestPart, Turn
+from gateway.api.messages_parts import EachText, Json, RequestPart, Turns
 from gateway.api.request_schema import RequestBody
 from gateway.api.shape import MAX_DEPTH
 from gateway.api.tools import MAX_NAME, MAX_TOOL_VALUES, MAX_TOOLS, functions, other_tool
@@ -104,7 +104,7 @@ class CountBody(RequestBody):
     neutral: ClassVar[dict[str, tuple[object, ...]]] = {"mcp_servers": ([],), "container": ()}
     mixed: ClassVar[frozenset[str]] = frozenset(("content",))
 
-    messages: list[Turn] = Field(min_length=1, max_length=MAX_MESSAGES)
+    messages: Turns = Field(min_length=1, max_length=MAX_MESSAGES)
     system: EachText = Field(default_factory=list, description="Comes before the conversation.")
     tools: Tools = Field(
         default_factory=list,

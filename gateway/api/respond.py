@@ -10,12 +10,11 @@ from gateway.api.answer import Answer
 from gateway.api.budget import asked_tokens_of, seconds_of
 from gateway.api.chat_schema import ChatBody
 from gateway.api.completions_schema import CompletionBody
-from gateway.api.images import taken_out
+from gateway.api.seen import images_of
 from gateway.http.caller import Caller, caller_of
 from gateway.http.connection import while_connected
 from gateway.http.sse import EventStream
 from gateway.upstream.generation import Chunks, Generator
-from gateway.upstream.images import NO_IMAGES
 from proto.tokenizer_pb2 import TextRequest
 
 Body = TypeVar("Body", ChatBody, CompletionBody)
@@ -39,7 +38,7 @@ async def respond(
     caller = caller_of(request)
     generator.check_room(body.model, caller.tenant, body.user)
     requests = requests_of(body, request.state.request_id, caller)
-    images = await taken_out(requests) if body.has_images else NO_IMAGES
+    images = await images_of(request, generator, body, requests)
     answer = kind(body, request.state.request_id, len(requests))
     await caller.begin(asked_tokens_of(body, caller.limits), answer.tokens)
     running = generator.run(body.model, requests, seconds_of(body, caller.limits), images)

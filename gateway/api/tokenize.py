@@ -8,7 +8,7 @@ from gateway.api.body import read_body
 from gateway.api.budget import seconds_of
 from gateway.api.chat_schema import ChatBody
 from gateway.api.completions_schema import CompletionBody
-from gateway.api.images import taken_out
+from gateway.api.seen import images_of
 from gateway.api.token_schema import DetokenizeBody, TokenizeBody
 from gateway.api.translate import chat_requests, completion_requests
 from gateway.http.caller import caller_of
@@ -16,7 +16,6 @@ from gateway.http.connection import while_connected
 from gateway.http.openapi import posting
 from gateway.upstream.catalog import Catalog
 from gateway.upstream.generation import Generator
-from gateway.upstream.images import NO_IMAGES
 from gateway.upstream.tokenization import tokenize
 from proto.tokenizer_pb2 import TokenizeResponse
 
@@ -59,7 +58,7 @@ async def prompt_of(
         (prompt,) = chat_requests(body, request_id, caller)
     else:
         (prompt,) = completion_requests(body, request_id, caller)
-    images = await taken_out([prompt]) if body.has_images else NO_IMAGES
+    images = await images_of(request, generator, body, [prompt])
     await caller.begin(0, lambda: 0)
     seconds = seconds_of(body, caller.limits)
     asking = tokenize(generator, body.model, prompt, names=names, timeout=seconds, images=images)

@@ -169,6 +169,10 @@ class Generator:
         self.under_way = 0
         """Requests that run or wait for a place."""
 
+    async def sees_images(self, model: str) -> bool:
+        """Raises `NotFound` or `Unavailable` for a model that is not available."""
+        return (await self._catalog.find(model)).images
+
     def check_room(self, model: str, tenant: str, user: str) -> None:
         """Raise `Overloaded` if a request would be refused now: before anything is made for it."""
         name = self._catalog.name_of(model)

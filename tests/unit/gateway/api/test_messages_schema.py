@@ -192,6 +192,31 @@ PDF = {"type": "document", "source": IMAGE["source"]}
 RESULT = {"type": "tool_result", "tool_use_id": "c"}
 
 
+def test_a_text_stands_for_a_file_that_a_tool_gives():
+    call = {"type": "tool_use", "id": "c", "name": "read", "input": {}}
+    text = {"type": "text", "text": "It: "}
+    turns = [
+        {"role": "user", "content": "Read"},
+        {"role": "assistant", "content": [call]},
+        {"role": "user", "content": [RESULT | {"content": [text, PDF]}, PDF]},
+        {"role": "user", "content": [PDF]},
+    ]
+    ignored = Ignored()
+    body = parse(json.dumps(ASK | {"messages": turns}).encode(), MessagesBody, ignored).chat()
+    unread = "[a file, which this model cannot read]"
+    assert [(one.role, one.content) for one in body.messages[2:]] == [
+        ("tool", f"It: {unread}"),
+        ("user", f"{unread}\n\n{unread}"),
+    ]
+    assert ignored.header() == "tool_result.file"
+    attached = {"messages": [*turns, {"role": "assistant", "content": "Done."}, turns[-1]]}
+    with pytest.raises(BadRequest) as refused:
+        chat(**attached)
+    assert refused.value.param == "messages[5].content[0].source"
+    with pytest.raises(BadRequest):
+        parse(json.dumps(ASK | {"messages": turns}).encode(), MessagesBody)
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [

@@ -11,6 +11,7 @@ from gateway.errors import BadRequest
 
 ASK = {"model": "m", "input": "A fox?"}
 TOOL = {"type": "function", "name": "look", "description": "Looks.", "parameters": {"type": "object"}}
+PNG = "data:image/png;base64,iVBORw0KGgo="
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 
 
@@ -118,6 +119,26 @@ def test_allowed_tools_are_those_that_are_offered():
     choice = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "look"}]}
     body = chat(tools=[TOOL, TOOL | {"name": "wave"}], tool_choice=choice)
     assert [tool["function"]["name"] for tool in body.offered] == ["look"]
+
+
+def test_null_is_no_file():
+    image = {"type": "input_image", "image_url": PNG, "file_id": None, "detail": None}
+    assert read(input=[{"role": "user", "content": [image]}]).input[0].content[0].image_url == PNG
+
+
+def test_a_text_stands_for_a_file_that_a_tool_gives():
+    file = {"type": "input_file", "filename": "a.pdf", "file_data": "data:application/pdf;base64,AAAA"}
+    output = [{"type": "input_text", "text": "It: "}, file, {"type": "input_image", "image_url": PNG}]
+    result = {"type": "function_call_output", "call_id": "c", "output": output}
+    ignored = Ignored()
+    asked = parse(json.dumps(ASK | {"input": [result]}).encode(), ResponsesBody, ignored)
+    assert ignored.header() == "tool_result.file"
+    content = asked.chat(asked.input).messages[0].content
+    assert content.startswith("It: [a file, which this model cannot read]\x02data:image;")
+    with pytest.raises(BadRequest, match=r"'input\[0\].output'"):
+        parse(json.dumps(ASK | {"input": [result]}).encode(), ResponsesBody)
+    with pytest.raises(BadRequest, match=r"'input\[0\].content'"):
+        read(input=[{"role": "user", "content": [file]}])
 
 
 def test_what_has_no_effect_is_not_named_and_what_is_unknown_is():

@@ -9,7 +9,7 @@ import grpc
 import httpx
 import pytest
 
-from gateway.app import Stores, create_app
+from gateway.app import Options, Stores, create_app
 from gateway.upstream import attempts
 from gateway.upstream.images import LONGEST_SECONDS, MARGIN_SECONDS
 from ops.runtime.image_store import ImageStore, image_file
@@ -221,6 +221,80 @@ async def test_a_model_that_sees_none(refusing, path):
     answer = await refusing.post(path, json={"model": "m", **OF_EACH_API[path]})
     assert answer.status_code == 400
     assert "The model 'm' takes no images." in answer.text
+
+
+CALL = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+TURNS = [
+    {"role": "user", "content": "Look"},
+    {"role": "assistant", "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "c", "content": [{"type": "text", "text": "It: "}, IMAGE, IMAGE]},
+    {"role": "user", "content": [{"type": "text", "text": "Attached:"}, IMAGE]},
+]
+UNSEEN = "[an image, which this model cannot see]"
+OF_A_TOOL = {
+    CHAT: {"messages": TURNS},
+    "/tokenize": {"messages": TURNS},
+    "/v1/messages": {
+        "max_tokens": 5,
+        "messages": [
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "look", "input": {}}]},
+            {
+                "role": "user",
+                "content": [
+                    {
+                        "type": "tool_result",
+                        "tool_use_id": "c",
+                        "content": [{"type": "image", "source": {"type": "base64", "data": DATA}}],
+                    }
+                ],
+            },
+        ],
+    },
+    "/v1/responses": {
+        "input": [
+            {"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}"},
+            {
+                "type": "function_call_output",
+                "call_id": "c",
+                "output": [{"type": "input_image", "image_url": URL}],
+            },
+        ],
+        "store": False,
+    },
+}
+
+
+@pytest.mark.parametrize("path", OF_A_TOOL)
+async def test_a_text_stands_for_what_a_tool_shows_to_a_model_that_sees_none(gateway, path):
+    answer = await gateway.http.post(path, json={"model": "m", **OF_A_TOOL[path]})
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["x-quire-ignored"] == "tool_result.image"
+    messages = gateway.tokenizer.requests[0].chat.messages
+    assert not any(message.images for message in messages)
+    said = [message.content for message in messages if UNSEEN in message.content]
+    two = [f"It: {UNSEEN}{UNSEEN}", f"Attached:{UNSEEN}"]
+    assert said == (two if path in (CHAT, "/tokenize") else [UNSEEN])
+
+
+async def test_what_a_tool_shows_is_seen_by_a_model_that_can(http, tokenizer):
+    answer = await http.post(CHAT, json={"model": "m", "messages": TURNS})
+    assert answer.status_code == 200
+    assert "x-quire-ignored" not in answer.headers
+    assert [len(message.images) for message in tokenizer.requests[0].chat.messages] == [0, 0, 2, 1]
+
+
+async def test_what_the_user_shows_later_is_refused(gateway):
+    later = [*TURNS, {"role": "assistant", "content": "Done."}, *MESSAGES]
+    answer = await gateway.http.post(CHAT, json={"model": "m", "messages": later})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "unsupported_value")
+
+
+async def test_strict_gateways_refuse_what_a_tool_shows(backend):
+    transport = httpx.ASGITransport(create_app(backend, options=Options(strict_fields=True)))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=JSON) as http:
+        answer = await http.post(CHAT, json={"model": "m", "messages": TURNS})
+    assert answer.status_code == 400
+    assert "takes no images" in answer.text
 
 
 async def test_the_refusal_names_the_parameter(refusing):
