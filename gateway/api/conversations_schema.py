@@ -22,7 +22,7 @@ _NO_MODEL = "Without effect: each response names its own."
 
 class _Body(RequestBody):
     ignored: ClassVar[frozenset[str]] = RequestBody.ignored - {"metadata"}
-    mixed: ClassVar[frozenset[str]] = frozenset(("items", "content", "output"))
+    mixed: ClassVar[frozenset[str]] = frozenset(("items", "content", "output", "tools"))
 
     model: str = Field("", description=_NO_MODEL)
 
@@ -76,6 +76,7 @@ class ConversationItem(BaseModel):
         "custom_tool_call",
         "custom_tool_call_output",
         "reasoning",
+        "additional_tools",
     ]
     status: Literal["completed", "incomplete"]
 

@@ -9,6 +9,7 @@ from pydantic_core import PydanticCustomError
 from gateway.api.fields import Unsupported
 from gateway.api.ignored import Ignored
 from gateway.api.images import as_text, from_url
+from gateway.api.responses_tools import Tools, qualified
 from gateway.api.tools import MAX_NAME, input_arguments
 from gateway.errors import BadRequest
 
@@ -135,7 +136,7 @@ class _Item(ItemPart):
 
     def stored(self, item_id: str) -> Json:
         """As lists of items have it. `item_id`: its id, if it has none."""
-        return self.model_dump() | {"id": self.id or item_id, "status": "completed"}
+        return self.model_dump(exclude_none=True) | {"id": self.id or item_id, "status": "completed"}
 
 
 class InputMessage(_Item):
@@ -161,6 +162,7 @@ class InputCall(_Item):
     type: Literal["function_call"]
     call_id: str = Field(max_length=MAX_NAME)
     name: str = Field(min_length=1, max_length=MAX_NAME)
+    namespace: str | None = Field(None, max_length=MAX_NAME)
     arguments: str
 
 
@@ -170,6 +172,7 @@ class InputCustomCall(_Item):
     type: Literal["custom_tool_call"]
     call_id: str = Field(max_length=MAX_NAME)
     name: str = Field(min_length=1, max_length=MAX_NAME)
+    namespace: str | None = Field(None, max_length=MAX_NAME)
     input: str
 
     @property
@@ -211,6 +214,14 @@ class InputReasoning(_Item):
         return super().stored(item_id) | {"summary": [], "content": self.model_dump()["content"] or []}
 
 
+class AdditionalTools(_Item):
+    """Tools that are offered from here on. The model sees them from the beginning."""
+
+    type: Literal["additional_tools"]
+    role: str = Field("developer", max_length=64)
+    tools: Tools
+
+
 class ItemReference(ItemPart):
     """An item of a stored response."""
 
@@ -218,10 +229,10 @@ class ItemReference(ItemPart):
     id: str = Field(max_length=MAX_NAME)
 
 
-_Kept = InputMessage | InputCall | InputCustomCall | InputResult | InputReasoning
+_Kept = InputMessage | InputCall | InputCustomCall | InputResult | InputReasoning | AdditionalTools
 _TYPES = (
     *("message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"),
-    *("reasoning", "item_reference"),
+    *("reasoning", "additional_tools", "item_reference"),
 )
 Item = Annotated[_Kept, Field(discriminator="type")]
 InputItem = Annotated[_Kept | ItemReference, Field(discriminator="type")]
@@ -268,7 +279,7 @@ def messages_of(items: Sequence[Item]) -> list[Json]:
             case InputCall() | InputCustomCall():
                 message = answer()
                 message["content"] = message["content"] or None
-                function = {"name": item.name, "arguments": item.arguments}
+                function = {"name": qualified(item.name, item.namespace), "arguments": item.arguments}
                 call = {"id": item.call_id, "type": "function", "function": function}
                 message.setdefault("tool_calls", []).append(call)
             case InputResult():

@@ -22,6 +22,7 @@ from gateway.api.logprobs import chat_logprobs
 from gateway.api.respond import respond
 from gateway.api.responses_answer_schema import RESPONSE_EVENTS, InputTokens, ResponseAnswer
 from gateway.api.responses_schema import ResponsesBody
+from gateway.api.responses_tools import Offered
 from gateway.api.stored_responses import NO_ITEMS, Items, items_of
 from gateway.api.tokenize import prompt_of
 from gateway.api.tools import input_of
@@ -98,7 +99,8 @@ def router(generator: Generator, store: ResponseStore | None, background: Backgr
                 # It would be refused once the answer is there.
                 raise response_too_large() if stored else conversation_too_large()
             keeping = Keeping(items if put else NO_ITEMS, put, stored)
-        kind = partial(ResponsesAnswer, asked, keeping, await generator.defaults_of(asked.model))
+        defaults, offered = await generator.defaults_of(asked.model), asked.offered(items.all)
+        kind = partial(ResponsesAnswer, asked, keeping, defaults, offered)
         return await respond(request, generator, asked.chat(items.all), chat_requests, kind)
 
     @routes.post("/v1/responses/input_tokens", openapi_extra=posting(ResponsesBody, InputTokens))
@@ -140,8 +142,9 @@ async def _queue(
         raise BadRequest(message, param="background", code="unsupported_parameter")
     body, request_id = asked.chat(items.all), request.state.request_id
     chat_requests(body, request_id, caller_of(request))  # checks it
-    defaults = await generator.defaults_of(body.model)
-    queued = ResponsesAnswer(asked, Keeping(stored=True), defaults, body, request_id, 1).queued()
+    defaults, offered = await generator.defaults_of(body.model), asked.offered(items.all)
+    answer = ResponsesAnswer(asked, Keeping(stored=True), defaults, offered, body, request_id, 1)
+    queued = answer.queued()
     stored = stored_items(items.all, request_id)
     return await background.begin(request, asked.without_input, queued, stored, len(items.earlier))
 
@@ -156,15 +159,16 @@ class ResponsesAnswer(ChatAnswer):
         asked: ResponsesBody,
         keeping: Keeping,
         defaults: Mapping[str, float],
+        offered: Offered,
         body: ChatBody,
         request_id: str,
         prompts: int,
     ) -> None:
-        """`defaults`: sampling parameters that the model has of its own."""
+        """`defaults`: sampling parameters that the model has of its own. `offered`: the tools of `body`."""
         super().__init__(body, request_id, prompts)
         self.created = keeping.created or self.created
         self._echo = asked.echo(keeping.stored, defaults)
-        self._keeping = keeping
+        self._keeping, self._offered = keeping, offered
         self._item_ids = request_id
         self._output: list[Json] = []
         """The items so far. The last one may still be open."""
@@ -290,7 +294,7 @@ class ResponsesAnswer(ChatAnswer):
         kind = "custom_tool_call" if call.name in self._custom else "function_call"
         field = _SAID_TO[kind]
         said = input_of(call.arguments) if kind == "custom_tool_call" else call.arguments
-        yield self._begin(kind, call_id=made["id"], name=call.name, **{field: ""})
+        yield self._begin(kind, call_id=made["id"], **self._offered.called(call.name), **{field: ""})
         self._output[-1][field] = said
         yield {"kind": f"{kind}_{field}.delta", **self._place(), "delta": said}
         yield from self._close()

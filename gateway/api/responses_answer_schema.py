@@ -52,6 +52,7 @@ class OutputCall(AnswerPart):
     type: Literal["function_call"]
     status: Status
     call_id: str = Field(description="What `function_call_output` names.")
+    namespace: str | None = Field(None, description="Of a tool that is in one.")
     name: str
     arguments: str = Field(description="A JSON object.")
 
@@ -63,6 +64,7 @@ class OutputCustomCall(AnswerPart):
     type: Literal["custom_tool_call"]
     status: Status
     call_id: str = Field(description="What `custom_tool_call_output` names.")
+    namespace: str | None = Field(None, description="Of a tool that is in one.")
     name: str
     input: str
 

@@ -3,16 +3,16 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from gateway.api.body import validated
 from gateway.api.chat_schema import ChatBody
 from gateway.api.fields import MAX_MESSAGES, bounded, declared
-from gateway.api.items import InputItem, Item, ItemPart, items_from, messages_of
+from gateway.api.items import AdditionalTools, InputItem, Item, ItemPart, items_from, messages_of
 from gateway.api.request_schema import RequestBody
+from gateway.api.responses_tools import Offered, Tools
 from gateway.api.shape import MAX_DEPTH
-from gateway.api.tools import MAX_NAME, MAX_TOOL_VALUES, MAX_TOOLS, functions, other_tool
+from gateway.api.tools import MAX_NAME, MAX_TOOL_VALUES
 from gateway.api.turns import in_turns
 from gateway.errors import BadRequest
 
@@ -24,68 +24,6 @@ Json = dict[str, Any]
 Metadata = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]],
     Field(max_length=MAX_METADATA),
-]
-
-
-class FunctionTool(ItemPart):
-    """A function that the model may call."""
-
-    type: Literal["function"]
-    name: str = Field(min_length=1, max_length=MAX_NAME)
-    description: str | None = None
-    parameters: Json | None = None
-    strict: bool | None = None
-
-    def function(self) -> Json:
-        """As the chat API has it."""
-        return {"type": "function", "function": self.model_dump(exclude={"type"}, exclude_none=True)}
-
-
-class InputFormat(ItemPart):
-    """What the input of a custom tool is like: any text, or one that follows a grammar."""
-
-    type: Literal["text", "grammar"]
-    syntax: Literal["lark", "regex"] | None = Field(None, description="Of type `grammar`.")
-    definition: str | None = Field(None, min_length=1, description="Of type `grammar`.")
-
-    @model_validator(mode="after")
-    def _a_grammar_has_both(self) -> "InputFormat":
-        if self.type == "grammar" and None in (self.syntax, self.definition):
-            raise PydanticCustomError("missing", "A grammar has a 'syntax' and a 'definition'")
-        return self
-
-
-class CustomTool(ItemPart):
-    """A function whose only argument is a text, its `input`."""
-
-    type: Literal["custom"]
-    name: str = Field(min_length=1, max_length=MAX_NAME)
-    description: str | None = None
-    format: InputFormat | None = None
-
-    def function(self) -> Json:
-        """As the chat API has it."""
-        custom: Json = {"name": self.name, "description": self.description}
-        if self.format is not None and self.format.type == "grammar":
-            grammar = {"syntax": self.format.syntax, "definition": self.format.definition}
-            custom["format"] = {"type": "grammar", "grammar": grammar}
-        return {"type": "custom", "custom": custom}
-
-
-Tool = Annotated[FunctionTool | CustomTool, Field(discriminator="type")]
-_OtherTool = Annotated[Json, WithJsonSchema(other_tool("function", "custom"))]
-
-
-def _tools(value: object, info: ValidationInfo) -> object:
-    return functions(value, info, ("function", "custom", None))
-
-
-Tools = Annotated[
-    list[Tool],
-    Field(max_length=MAX_TOOLS),
-    BeforeValidator(
-        _tools, json_schema_input_type=Annotated[list[Tool | _OtherTool], Field(max_length=MAX_TOOLS)]
-    ),
 ]
 
 
@@ -131,12 +69,13 @@ class ReasoningOptions(ItemPart):
 
 
 _NAME = {"type": "string", "minLength": 1}
+_NAMESPACE = {"anyOf": [{"type": "string"}, {"type": "null"}], "description": "Of a tool that is in one."}
 _CHOICE = {
     "anyOf": [
         {"enum": ["none", "auto", "required"]},
         {
             "type": "object",
-            "properties": {"type": {"enum": ["function", "custom"]}, "name": _NAME},
+            "properties": {"type": {"enum": ["function", "custom"]}, "name": _NAME, "namespace": _NAMESPACE},
             "required": ["type", "name"],
         },
         {
@@ -153,16 +92,6 @@ _CHOICE = {
         },
     ]
 }
-
-
-def _chat_choice(choice: Any) -> object:
-    """A `tool_choice` as the chat API has it, which checks it."""
-    match choice:
-        case {"type": "function" | "custom"}:
-            return {"type": "function", "function": {"name": choice.get("name")}}
-        case {"type": "allowed_tools"}:
-            return {"type": "allowed_tools", "allowed_tools": choice}
-    return choice
 
 
 class NamedConversation(ItemPart):
@@ -209,7 +138,7 @@ class ResponsesBody(RequestBody):
     )
     tools: Tools = Field(
         default_factory=list,
-        description="Functions that the model may call. Tools of other types are ignored.",
+        description="Functions that the model may call, and namespaces of such. Others are ignored.",
     )
     tool_choice: Annotated[Any, WithJsonSchema(_CHOICE)] = Field(
         "auto",
@@ -250,14 +179,20 @@ class ResponsesBody(RequestBody):
         """The fields that were given, without the conversation, as a body has them."""
         return self.model_dump(exclude={"input"}, exclude_unset=True, by_alias=True)
 
+    def offered(self, items: Sequence[Item]) -> Offered:
+        """The tools of the request, where the conversation is `items`. Raises `BadRequest`."""
+        added = (tool for item in items if isinstance(item, AdditionalTools) for tool in item.tools)
+        return Offered([*self.tools, *added])
+
     def chat(self, items: Sequence[Item]) -> ChatBody:
         """The same request of the chat API, where the conversation is `items`. Raises `BadRequest`."""
+        offered = self.offered(items)
         system = [{"role": "system", "content": self.instructions}] if self.instructions else []
         fields: Json = {
             "model": self.model,
             "messages": in_turns([*system, *messages_of(items)]),
-            "tools": [tool.function() for tool in self.tools],
-            "tool_choice": _chat_choice(self.tool_choice),
+            "tools": offered.functions(),
+            "tool_choice": offered.choice(self.tool_choice),
             "parallel_tool_calls": self.parallel_tool_calls,
             "reasoning_effort": self.reasoning.effort,
             "max_completion_tokens": self.max_output_tokens,

@@ -29,7 +29,7 @@ SYNTAXES = ("lark", "regex")
 Json = dict[str, Any]
 
 
-class _Lenient(BaseModel):
+class LenientPart(BaseModel):
     """Other fields are those of other servers, and clients send them back."""
 
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
@@ -39,7 +39,7 @@ def _arguments(value: object) -> object:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value
 
 
-class CalledFunction(_Lenient):
+class CalledFunction(LenientPart):
     """A function and its arguments: a JSON object as text, or the object itself."""
 
     name: str = Field(min_length=1, max_length=MAX_NAME)
@@ -50,7 +50,7 @@ class CalledFunction(_Lenient):
     ] = ""
 
 
-class FunctionCall(_Lenient):
+class FunctionCall(LenientPart):
     """A call that the model has made."""
 
     id: str = Field("", max_length=MAX_NAME)
@@ -58,14 +58,14 @@ class FunctionCall(_Lenient):
     function: CalledFunction
 
 
-class CalledCustom(_Lenient):
+class CalledCustom(LenientPart):
     """A custom tool and its input."""
 
     name: str = Field(min_length=1, max_length=MAX_NAME)
     input: str
 
 
-class CustomCall(_Lenient):
+class CustomCall(LenientPart):
     """A call of a custom tool that the model has made."""
 
     id: str = Field("", max_length=MAX_NAME)
@@ -99,8 +99,10 @@ def input_of(arguments: str) -> str:
     return text if isinstance(text, str) else arguments
 
 
-def functions(value: object, info: ValidationInfo, kinds: Collection[str | None]) -> object:
-    """The tools of a list that the client runs itself: those whose `type` is one of `kinds`.
+def functions(
+    value: object, info: ValidationInfo, kinds: Collection[str | None], place: str = "tools"
+) -> object:
+    """The tools of the list `place` that the client runs itself: those whose `type` is one of `kinds`.
 
     Others, such as `web_search`, run on the servers of who made them, and agents offer them to every server.
     The model does not see them. They are noted as ignored; where no fields are, this raises `BadRequest`.
@@ -114,9 +116,9 @@ def functions(value: object, info: ValidationInfo, kinds: Collection[str | None]
         if kind in kinds or not isinstance(kind, str):
             kept.append(tool)
         elif isinstance(info.context, Ignored):
-            info.context.note(f"tools[{number}]")
+            info.context.note(f"{place}[{number}]")
         else:
-            param = f"tools[{number}].type"
+            param = f"{place}[{number}].type"
             message = f"'{param}': only functions are supported."
             raise BadRequest(message, param=param, code="unsupported_parameter")
     return kept

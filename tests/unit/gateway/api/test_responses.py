@@ -209,6 +209,38 @@ async def test_an_error_before_a_stream_names_the_fields_of_this_api(gateway, st
     assert (refused.value.param, refused.value.code) == ("input", "context_length_exceeded")
 
 
+NOTES = {
+    "type": "namespace",
+    "name": "mcp__notes__",
+    "description": "Notes.",
+    "tools": [TOOLS[0], {"type": "custom", "name": "patch"}],
+}
+
+
+async def test_a_call_of_a_tool_in_a_namespace(gateway):
+    look = '<call>{"name": "mcp__notes__look", "arguments": {"at": "owl"}}</call>'
+    patch = '<call>{"name": "mcp__notes__patch", "arguments": {"input": "a"}}</call>'
+    gateway.tokenizer.generate = says(look + patch + CALL % "fox")
+    response = await both(gateway, tools=[NOTES, *TOOLS])
+    places = [(call["type"], call["namespace"], call["name"]) for call in response["output"]]
+    assert places == [
+        ("function_call", "mcp__notes__", "look"),
+        ("custom_tool_call", "mcp__notes__", "patch"),
+        ("function_call", None, "look"),
+    ]
+    offered = json.loads(gateway.tokenizer.requests[0].chat.tools)
+    assert [tool["function"]["name"] for tool in offered] == ["mcp__notes__look", "mcp__notes__patch", "look"]
+    client = gateway.openai()
+    answer = await client.responses.create(**ASK, tools=[NOTES, *TOOLS])
+    first, _, last = answer.output
+    assert (first.namespace, first.name, last.name) == ("mcp__notes__", "look", "look")
+    assert "namespace" not in last.model_fields_set
+    # The model sees in the history what it has said.
+    await client.responses.create(model="m", input=[{"role": "user", "content": "A"}, *answer.output])
+    said = gateway.tokenizer.requests[-1].chat.messages[-1].tool_calls
+    assert [call.name for call in said] == ["mcp__notes__look", "mcp__notes__patch", "look"]
+
+
 class Look(BaseModel):
     at: str
 

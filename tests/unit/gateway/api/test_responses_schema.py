@@ -3,9 +3,11 @@
 import json
 
 import pytest
+from pydantic import TypeAdapter
 
 from gateway.api.body import parse
 from gateway.api.ignored import Ignored
+from gateway.api.items import Item, stored_items
 from gateway.api.responses_schema import LOGPROBS, ResponsesBody
 from gateway.errors import BadRequest
 
@@ -121,6 +123,80 @@ def test_allowed_tools_are_those_that_are_offered():
     assert [tool["function"]["name"] for tool in body.offered] == ["look"]
 
 
+SPACE = {"type": "namespace", "name": "mcp__ctx", "tools": [TOOL | {"strict": True}]}
+
+
+def names(body):
+    return [tool[tool["type"]]["name"] for tool in body.tools]
+
+
+def test_tools_of_a_namespace_are_seen_under_its_name():
+    custom = {"type": "custom", "name": "patch", "format": {"type": "text"}}
+    body = chat(tools=[SPACE | {"tools": [*SPACE["tools"], custom]}, TOOL])
+    assert names(body) == ["mcp__ctx__look", "mcp__ctx__patch", "look"]
+    assert (body.tools[0]["function"]["strict"], body.tools[1]["type"]) == (True, "custom")
+    assert names(chat(tools=[SPACE | {"name": "mcp__ctx__"}])) == ["mcp__ctx__look"]
+    ignored, hosted = Ignored(), {"type": "web_search"}
+    tools = [SPACE | {"tools": [hosted, TOOL]}, hosted]
+    asked = parse(json.dumps(ASK | {"tools": tools}).encode(), ResponsesBody, ignored)
+    assert names(asked.chat(asked.input)) == ["mcp__ctx__look"]
+    assert ignored.header() == "tools[1], tools.tools[0]"
+    assert asked.echo(False, {})["tools"][0]["tools"][0]["name"] == "look"
+
+
+@pytest.mark.parametrize(
+    ("choice", "demanded"),
+    [
+        ({"type": "function", "name": "look", "namespace": "mcp__ctx"}, "mcp__ctx__look"),
+        ({"type": "function", "name": "look", "namespace": None}, "mcp__ctx__look"),
+        ({"type": "function", "name": "mcp__ctx__look"}, "mcp__ctx__look"),
+        ({"type": "function", "name": "wave"}, "wave"),
+    ],
+)
+def test_a_tool_of_a_namespace_may_be_demanded(choice, demanded):
+    body = chat(tools=[SPACE, TOOL | {"name": "wave"}], tool_choice=choice)
+    assert body.shape.calls.function == demanded
+    assert body.tool_choice == {"type": "function", "function": {"name": demanded}}
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        {"type": "namespace", "name": "mcp__ctx"},
+        {"type": "function", "name": "look", "namespace": "mcp__ctx"},
+    ],
+)
+def test_tools_of_a_namespace_may_be_allowed(tool):
+    wave = {"type": "function", "name": "wave"}
+    choice = {"type": "allowed_tools", "mode": "auto", "tools": [tool, wave]}
+    body = chat(tools=[SPACE, TOOL, wave], tool_choice=choice)
+    assert [tool["function"]["name"] for tool in body.offered] == ["mcp__ctx__look", "wave"]
+
+
+def test_tools_may_come_as_items():
+    items = [
+        {"type": "additional_tools", "role": "developer", "tools": [SPACE]},
+        {"role": "user", "content": "A"},
+        {"type": "additional_tools", "role": "developer", "tools": [SPACE, TOOL | {"description": "New."}]},
+    ]
+    asked = read(input=items, tools=[TOOL])
+    body = asked.chat(asked.input)
+    assert names(body) == ["look", "mcp__ctx__look"]
+    assert body.tools[0]["function"]["description"] == "New.", "the last one counts"
+    assert [message.content for message in body.messages] == ["A"]
+    stored = stored_items(asked.input, "r")
+    again = TypeAdapter(list[Item]).validate_python(stored)
+    assert stored_items(again, "s") == stored
+    assert stored[0]["tools"][0]["tools"][0]["name"] == "look"
+
+
+def test_calls_are_stored_with_their_namespaces():
+    call = {"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}"}
+    stored = stored_items(read(input=[call | {"namespace": "mcp__ctx"}, call]).input, "r")
+    assert [item.get("namespace") for item in stored] == ["mcp__ctx", None]
+    assert "namespace" not in stored[1]
+
+
 def test_null_is_no_file():
     image = {"type": "input_image", "image_url": PNG, "file_id": None, "detail": None}
     assert read(input=[{"role": "user", "content": [image]}]).input[0].content[0].image_url == PNG
@@ -166,6 +242,14 @@ IMAGE = {"type": "input_image", "image_url": "x"}
         ({"input": [{"type": "reasoning", "content": [{}]}]}, "input[0].content[0].text"),
         ({"tools": [{"type": "function"}]}, "tools[0].name"),
         ({"tools": [{"type": "custom", "name": "x", "format": {}}]}, "tools[0].format.type"),
+        ({"tools": [{"type": "namespace", "name": "a"}]}, "tools[0].tools"),
+        ({"tools": [SPACE | {"tools": [{"type": "function"}]}]}, "tools[0].tools[0].name"),
+        ({"tools": [SPACE, SPACE | {"name": "mcp__ctx__"}]}, "tools"),
+        ({"tools": [SPACE, TOOL | {"name": "mcp__ctx__look"}]}, "tools"),
+        ({"tools": [SPACE | {"name": "a" * 251}]}, "tools"),
+        ({"input": [{"type": "additional_tools", "tools": [{"type": "custom"}]}]}, "input[0].tools[0].name"),
+        ({"tools": [SPACE], "tool_choice": {"type": "function", "name": ["look"]}}, "tool_choice"),
+        ({"tool_choice": {"type": "allowed_tools", "tools": [3]}}, "tool_choice"),
         ({"tool_choice": {"type": "function"}}, "tool_choice"),
         ({"tool_choice": {"type": "web_search"}}, "tool_choice"),
         ({"tool_choice": {"type": "allowed_tools", "tools": 3}}, "tool_choice"),

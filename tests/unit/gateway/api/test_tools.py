@@ -315,7 +315,7 @@ FLAT = {"name": "weather", "parameters": SCHEMA}
             ResponsesBody,
             {"input": "A"},
             FLAT | {"type": "function"},
-            {"type": "namespace", "tools": []},
+            {"type": "mcp", "server_label": "notes"},
         ),
         (
             MessagesBody,
