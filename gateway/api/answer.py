@@ -14,7 +14,7 @@ from gateway.api.fields import alternatives
 from gateway.api.generation_schema import GenerationBody
 from gateway.api.logprobs import prompt_logprobs
 from gateway.errors import GatewayError
-from gateway.http.sse import DONE, event
+from gateway.http.sse import COMMENT, DONE, event
 from proto.sampling_pb2 import LENGTH, NOT_FINISHED, STOP, PredictedTokens
 from proto.tokenizer_pb2 import PromptInfo, TextChunk, TextDelta, TokenText
 
@@ -102,8 +102,12 @@ class Answer(ABC):
         return None
 
     def failed(self, error: GatewayError) -> str | None:
-        """The end of a stream that has begun and fails; None: it ends as the path's other errors do."""
+        """The end of a stream that fails; None: an error as the path has it, of HTTP if nothing was sent."""
         return None
+
+    def keep_alive(self) -> str:
+        """What a stream sends where nothing else has come for a while."""
+        return COMMENT
 
     def add(self, prompt: int, chunk: TextChunk) -> None:
         """Collect a chunk of the answer to prompt number `prompt`."""

@@ -83,6 +83,9 @@ class MessagesAnswer(ChatAnswer):
         end = {"type": "message_delta", "delta": stopped, "usage": self._usage()}
         return self._close() + _event(end) + _event({"type": "message_stop"})
 
+    def keep_alive(self) -> str:
+        return _event({"type": "ping"})
+
     def add(self, prompt: int, chunk: TextChunk) -> None:
         super().add(prompt, chunk)
         for delta in chunk.deltas:

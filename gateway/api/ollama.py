@@ -51,7 +51,7 @@ from gateway.upstream.generation import Generator
 from proto.sampling_pb2 import LENGTH, NOT_FINISHED
 from proto.tokenizer_pb2 import TextChunk, TextRequest
 
-LIKE = "0.12.11"
+LIKE = "0.14.0"
 """The version of Ollama whose API this is like. Clients refuse servers that seem too old."""
 _DETAILS = {
     "parent_model": "",
@@ -198,6 +198,10 @@ class Lines(ChatAnswer):
 
     def last_events(self) -> str:
         return compact(self._line() | self.said(Pieces()) | self._logprobs_so_far() | self._end()) + "\n"
+
+    def keep_alive(self) -> str:
+        # Some clients read an empty line as JSON.
+        return compact(self._line() | self.said(Pieces()) | {"done": False}) + "\n"
 
     def add(self, prompt: int, chunk: TextChunk) -> None:
         super().add(prompt, chunk)

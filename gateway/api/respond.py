@@ -43,7 +43,8 @@ async def respond(
     await caller.begin(asked_tokens_of(body, caller.limits), answer.tokens)
     running = generator.run(body.model, requests, seconds_of(body, caller.limits), images)
     if answer.request.stream:
-        return EventStream(_events(answer, running), answer.stream_type, answer.failed, answer.last_events)
+        ends = (answer.failed, answer.last_events, answer.keep_alive)
+        return EventStream(_events(answer, running), answer.stream_type, *ends)
     text = await while_connected(request.receive, _body(answer, running))
     return Response(text, media_type="application/json")
 

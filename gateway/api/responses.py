@@ -4,6 +4,7 @@ A request becomes one of the chat API (`responses_schema.py`), and the answer to
 response: items for thoughts, texts and calls, each with events for its beginning, its parts and its end.
 """
 
+import json
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -29,8 +30,9 @@ from gateway.api.tools import input_of
 from gateway.api.translate import chat_requests
 from gateway.errors import BadRequest, GatewayError
 from gateway.http.caller import caller_of
+from gateway.http.error_shape import shape_at
 from gateway.http.openapi import posting
-from gateway.http.sse import named_event
+from gateway.http.sse import COMMENT, named_event
 from gateway.upstream.conversation_store import NOTHING_ADDED, Added, conversation_too_large
 from gateway.upstream.generation import Generator
 from gateway.upstream.response_store import ResponseStore, response_too_large
@@ -41,6 +43,7 @@ from proto.tokenizer_pb2 import TextChunk, TextDelta
 Put = Callable[[str, Json, Added], Awaitable[None]]
 """Stores a record under a response's id, and what it adds to a conversation."""
 
+PATH = "/v1/responses"
 _PARTS: dict[str, Json] = {
     "message": {"type": "output_text", "text": "", "annotations": [], "logprobs": []},
     "reasoning": {"type": "reasoning_text", "text": ""},
@@ -73,9 +76,7 @@ def router(generator: Generator, store: ResponseStore | None, background: Backgr
     """`store`, `background`: None: nothing is stored, or made in the background."""
     routes = APIRouter()
 
-    @routes.post(
-        "/v1/responses", openapi_extra=posting(ResponsesBody, ResponseAnswer, events=RESPONSE_EVENTS)
-    )
+    @routes.post(PATH, openapi_extra=posting(ResponsesBody, ResponseAnswer, events=RESPONSE_EVENTS))
     async def create_response(request: Request) -> Response:
         """Answer a conversation, in the shape of OpenAI's Responses API."""
         asked = await read_body(request, ResponsesBody)
@@ -181,10 +182,7 @@ class ResponsesAnswer(ChatAnswer):
         """Of tokens whose text may yet turn out to be part of a mark."""
 
     def events(self, prompt: int, chunk: TextChunk) -> str:
-        events = ""
-        if not self._sent:
-            events += self._event("created", response=self._response())
-            events += self._event("in_progress", response=self._response())
+        events = "" if self._sent else self._start()
         return events + "".join(self._event(**fields) for fields in self._advance(prompt, chunk))
 
     async def keep(self) -> None:
@@ -203,13 +201,27 @@ class ResponsesAnswer(ChatAnswer):
     def last_events(self) -> str:
         return self._event(self._status, response=self._response())
 
-    def failed(self, error: GatewayError) -> str:
-        code = "rate_limit_exceeded" if error.status == 429 else "server_error"
+    def keep_alive(self) -> str:
+        if not self._sent:
+            return self._start()
+        if self._keeping.created is not None:  # its events are numbered, to go on from after a crash
+            return COMMENT
+        return self._event("in_progress", response=self._response())  # Codex does not count comments
+
+    def failed(self, error: GatewayError) -> str | None:
+        fault = json.loads(shape_at(PATH).body(error, ""))["error"]
+        too_long, events = fault["code"] == "context_length_exceeded", ""
+        if not self._sent:
+            if not too_long or self._keeping.created is not None:
+                return None
+            # Not an HTTP error, as with OpenAI: agents shorten the conversation where a stream tells this.
+            events = self._start() + self._named("error", error=fault)
+        code = fault["code"] if too_long else "rate_limit_exceeded" if error.status == 429 else "server_error"
         for _ in self._close("incomplete"):
             pass
         self._status, self._completed = "failed", None
-        fault = {"error": {"code": code, "message": error.message}}
-        return self._event("failed", response=self._response() | fault)
+        response = self._response() | {"error": {"code": code, "message": fault["message"]}}
+        return events + self._event("failed", response=response)
 
     def add(self, prompt: int, chunk: TextChunk) -> None:
         for _ in self._advance(prompt, chunk):
@@ -244,9 +256,14 @@ class ResponsesAnswer(ChatAnswer):
             "total_tokens": input_tokens + self._completion_tokens,
         }
 
+    def _start(self) -> str:
+        return "".join(self._event(kind, response=self._response()) for kind in ("created", "in_progress"))
+
     def _event(self, kind: str, **fields: object) -> str:
-        name, number = f"response.{kind}", self._sent
-        self._sent += 1
+        return self._named(f"response.{kind}", **fields)
+
+    def _named(self, name: str, **fields: object) -> str:
+        number, self._sent = self._sent, self._sent + 1
         return named_event(name, compact({"type": name, "sequence_number": number, **fields}))
 
     def _advance(self, prompt: int, chunk: TextChunk) -> Iterator[Json]:

@@ -5,6 +5,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from gateway.api.answer_schema import AnswerPart, ChosenTokenLogprob
+from gateway.http.openapi import ErrorDetail
 
 Status = Literal["in_progress", "completed", "incomplete"]
 
@@ -195,6 +196,13 @@ class ResponseEvent(_Event):
     response: ResponseAnswer
 
 
+class ErrorEvent(_Event):
+    """The conversation is too long. `response.failed` follows."""
+
+    type: Literal["error"]
+    error: ErrorDetail
+
+
 class ItemEvent(_Event):
     """An item begins or has ended."""
 
@@ -289,6 +297,7 @@ RESPONSE_EVENTS: dict[str, type[AnswerPart]] = {
     "response.output_item.done": ItemEvent,
     "response.completed": ResponseEvent,
     "response.incomplete": ResponseEvent,
+    "error": ErrorEvent,
     "response.failed": ResponseEvent,
 }
 """What a stream's events are, by their names."""

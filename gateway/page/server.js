@@ -45,7 +45,7 @@ async function refusal(response) {
   return Object.assign(new Error(text), {status: response.status});
 }
 
-async function* events(response) {
+export async function* events(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
@@ -60,6 +60,7 @@ async function* events(response) {
     const parts = (rest + piece.value).split("\n\n");
     rest = parts.pop();
     for (const part of parts) {
+      if (part.startsWith(":")) continue;  // a comment: the answer is still being made
       const data = part.replace(/^data: /, "");
       if (data === "[DONE]") return;
       yield JSON.parse(data);

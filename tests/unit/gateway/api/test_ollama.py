@@ -120,6 +120,7 @@ async def test_models(gateway):
         assert shown.parameters == "temperature 0.6"
     version = (await gateway.http.get("/api/version")).json()["version"]
     assert [part.isdecimal() for part in version.split(".")] == [True] * 3
+    assert tuple(map(int, version.split("."))) >= (0, 13, 4), "Codex asks for it"
 
 
 async def test_embeddings(gateway):

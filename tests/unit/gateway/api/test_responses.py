@@ -198,15 +198,38 @@ async def test_an_error_in_a_stream_ends_the_response(gateway):
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_error_before_a_stream_names_the_fields_of_this_api(gateway, stream):
-    async def refuse(request, context):
-        metadata = (("quire-param", "prompt"),)
-        await context.abort(grpc.StatusCode.OUT_OF_RANGE, "too long with 'max_tokens'", metadata)
-        yield
-
-    gateway.tokenizer.generate = refuse
+    gateway.tokenizer.generate = refusing(grpc.StatusCode.INVALID_ARGUMENT)
     with pytest.raises(openai.BadRequestError, match="'max_output_tokens'") as refused:
         await gateway.openai().responses.create(**ASK, stream=stream)
+    assert (refused.value.param, refused.value.code) == ("input", "invalid_value")
+
+
+def refusing(code):
+    async def refuse(request, context):
+        await context.abort(code, "too long with 'max_tokens'", (("quire-param", "prompt"),))
+        yield
+
+    return refuse
+
+
+async def test_a_conversation_that_is_too_long(gateway):
+    gateway.tokenizer.generate = refusing(grpc.StatusCode.OUT_OF_RANGE)
+    with pytest.raises(openai.BadRequestError) as refused:
+        await gateway.openai().responses.create(**ASK)
     assert (refused.value.param, refused.value.code) == ("input", "context_length_exceeded")
+
+
+async def test_a_stream_tells_within_it_that_the_conversation_is_too_long(gateway):
+    gateway.tokenizer.generate = refusing(grpc.StatusCode.OUT_OF_RANGE)
+    *started, error, failed = await streamed(gateway)
+    assert [event["type"] for event in started] == ["response.created", "response.in_progress"]
+    assert (error["error"]["code"], error["error"]["param"]) == ("context_length_exceeded", "input")
+    assert (failed["type"], failed["response"]["status"]) == ("response.failed", "failed")
+    message = "too long with 'max_output_tokens'"
+    assert failed["response"]["error"] == {"code": "context_length_exceeded", "message": message}
+    with pytest.raises(openai.APIError, match="too long"):
+        async for _ in await gateway.openai().responses.create(**ASK, stream=True):
+            pass
 
 
 NOTES = {

@@ -271,6 +271,14 @@ def test_how_far_an_image_is_reduced(run):
 
 
 @needs_node
+def test_comments_are_no_events(tmp_path):
+    text = ':\n\n:\n\ndata: {"a": 1}\n\n:\n\ndata: {"a": 2}\n\ndata: [DONE]\n\n'
+    collected = "async found => { for await (const one of page.events(new Response(given))) found.push(one);"
+    found = evaluated(tmp_path, "server.js", f"await ({collected} return found; }})([])", text)
+    assert found == [{"a": 1}, {"a": 2}]
+
+
+@needs_node
 def test_an_answer_is_put_together_from_its_events(run):
     def calls(index, **function):
         return {"tool_calls": [{"index": index, "function": function, "id": f"call-{index}"}]}

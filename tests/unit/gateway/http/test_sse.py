@@ -1,0 +1,221 @@
+"""What a stream sends while nothing of the answer comes."""
+
+import asyncio
+import json
+import time
+
+import grpc
+import pytest
+from starlette.types import Message
+
+from gateway.http import sse
+from gateway.http.frames import Pieces
+from gateway.http.sse import COMMENT, EventStream
+from proto.sampling_pb2 import STOP
+from proto.tokenizer_pb2 import TextChunk, TextDelta
+from tests.unit.gateway.conftest import tell
+
+MESSAGES = [{"role": "user", "content": "Hi"}]
+ASKED = {
+    "/v1/chat/completions": {"messages": MESSAGES},
+    "/v1/completions": {"prompt": "Hi"},
+    "/v1/messages": {"messages": MESSAGES, "max_tokens": 5},
+    "/v1/responses": {"input": "Hi"},
+    "/api/chat": {"messages": MESSAGES},
+    "/api/generate": {"prompt": "Hi"},
+}
+ERRORS = {
+    "/v1/chat/completions": 'data: {"error": {"message": "no good"',
+    "/v1/completions": 'data: {"error": {"message": "no good"',
+    "/v1/messages": 'event: error\ndata: {"type": "error"',
+    "/v1/responses": "event: response.failed\n",
+    "/api/chat": '{"error": "no good"}',
+    "/api/generate": '{"error": "no good"}',
+}
+
+
+def is_sign(path: str, piece: str, first: bool) -> bool:
+    """Whether a piece is what says on this path that the answer is being made."""
+    match path:
+        case "/v1/messages":
+            return piece == 'event: ping\ndata: {"type":"ping"}\n\n'
+        case "/v1/responses":
+            names = [line.removeprefix("event: ") for line in piece.splitlines() if line.startswith("event")]
+            return names == (["response.created"] if first else []) + ["response.in_progress"]
+        case "/api/chat" | "/api/generate":
+            line = json.loads(piece)
+            text = line["response"] if path == "/api/generate" else line["message"]["content"]
+            return (text, line["done"], line["model"], piece[-1]) == ("", False, "m", "\n")
+    return piece == COMMENT
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "KEEP_ALIVE_SECONDS", 0.05)
+
+
+@pytest.mark.parametrize("path", ASKED)
+async def test_a_stream_says_that_it_is_alive(gateway, soon, path):
+    heard, signs = asyncio.Event(), 3
+
+    async def generate(request, context):
+        await heard.wait()
+        async for chunk in tell(request, context):
+            yield chunk
+
+    gateway.tokenizer.generate = generate
+    pieces = []
+    async with gateway.http.stream(
+        "POST", path, json={"model": "m", "stream": True, **ASKED[path]}
+    ) as answer:
+        assert answer.status_code == 200
+        async for piece in answer.aiter_text():
+            pieces.append(piece)
+            if len(pieces) == signs:
+                heard.set()
+    assert [is_sign(path, piece, number == 0) for number, piece in enumerate(pieces[:signs])] == [
+        True
+    ] * signs
+    rest = "".join(pieces[signs:])
+    assert "Once" in rest
+    assert "response.created" not in rest
+
+
+@pytest.mark.parametrize("path", ASKED)
+async def test_also_between_two_pieces(gateway, soon, path):
+    heard = asyncio.Event()
+
+    async def generate(request, context):
+        yield TextChunk(deltas=[TextDelta(text="a", token_ids=[1])])
+        await heard.wait()
+        yield TextChunk(deltas=[TextDelta(text="b", token_ids=[2], finish_reason=STOP)])
+
+    gateway.tokenizer.generate = generate
+    pieces = []
+    async with gateway.http.stream(
+        "POST", path, json={"model": "m", "stream": True, **ASKED[path]}
+    ) as answer:
+        async for piece in answer.aiter_text():
+            pieces.append(piece)
+            if is_sign(path, piece, False):
+                heard.set()
+    assert any(is_sign(path, piece, False) for piece in pieces[1:])
+
+
+@pytest.mark.parametrize("path", ASKED)
+async def test_an_error_after_a_sign_is_an_event(gateway, soon, path):
+    heard = asyncio.Event()
+
+    async def generate(request, context):
+        await heard.wait()
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no good")
+        yield
+
+    gateway.tokenizer.generate = generate
+    text = ""
+    async with gateway.http.stream(
+        "POST", path, json={"model": "m", "stream": True, **ASKED[path]}
+    ) as answer:
+        assert answer.status_code == 200
+        async for piece in answer.aiter_text():
+            text += piece
+            heard.set()
+    assert ERRORS[path] in text
+    assert "[DONE]" not in text
+
+
+async def test_an_openai_client_passes_over_comments(gateway, soon):
+    async def generate(request, context):
+        await asyncio.sleep(0.2)
+        async for chunk in tell(request, context):
+            yield chunk
+
+    gateway.tokenizer.generate = generate
+    client = gateway.openai()
+    stream = await client.chat.completions.create(model="m", messages=MESSAGES, stream=True)
+    said = [chunk.choices[0].delta.content or "" async for chunk in stream]
+    assert "".join(said).startswith("Once upon a time")
+    async with client.responses.stream(model="m", input="Hi") as events:
+        assert (await events.get_final_response()).output_text == "".join(said)
+
+
+async def test_a_client_that_leaves_a_silent_stream_cancels_its_call(gateway, soon, caplog):
+    async def generate(request, context):
+        await asyncio.Event().wait()
+        yield
+
+    gateway.tokenizer.generate = generate
+    ask = {"model": "m", "prompt": "A", "stream": True}
+    async with gateway.http.stream("POST", "/v1/completions", json=ask) as answer:
+        async for piece in answer.aiter_text():
+            assert piece == COMMENT
+            break
+    await asyncio.wait_for(gateway.tokenizer.cancelled.wait(), 60)
+    assert [record for record in caplog.records if record.name.startswith("uvicorn")] == []
+
+
+def test_a_websocket_has_no_comments():
+    assert list(Pieces("text/event-stream").add(COMMENT.encode())) == []
+
+
+class Client:
+    """Takes what is sent, unless it is told to wait."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[float, Message]] = []
+        self.reads = asyncio.Event()
+        self.reads.set()
+
+    async def receive(self) -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(self, message: Message) -> None:
+        await self.reads.wait()
+        self.sent.append((time.monotonic(), message))
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [message["body"] for _, message in self.sent[1:]]
+
+    async def read(self, stream: EventStream) -> None:
+        scope = {"type": "http", "path": "/v1/completions", "state": {"send": self.send, "request_id": "r"}}
+        await stream(scope, self.receive, self.send)
+
+
+async def test_a_client_that_does_not_read_gets_one_at_a_time(soon):
+    client, go_on = Client(), asyncio.Event()
+
+    async def events():
+        await go_on.wait()
+        yield "a"
+
+    client.reads.clear()
+    reading = asyncio.ensure_future(client.read(EventStream(events())))
+    await asyncio.sleep(0.3)
+    go_on.set()
+    await asyncio.sleep(0.1)
+    client.reads.set()
+    await reading
+    assert [message["type"] for _, message in client.sent[:2]] == [
+        "http.response.start",
+        "http.response.body",
+    ]
+    assert client.bodies == [COMMENT.encode(), b"a", b""]
+
+
+async def test_the_time_counts_from_the_last_piece(monkeypatch):
+    monkeypatch.setattr(sse, "KEEP_ALIVE_SECONDS", 0.3)
+    client = Client()
+
+    async def events():
+        for piece in "abcd":
+            yield piece
+            await asyncio.sleep(0.1)
+        while COMMENT.encode() not in client.bodies:
+            await asyncio.sleep(0.01)
+
+    await client.read(EventStream(events()))
+    times = [at for at, _ in client.sent[1:]]
+    sign = client.bodies.index(COMMENT.encode())
+    assert times[sign] - times[sign - 1] >= 0.3 * 0.99
