@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gpu_worker.errors import ModelError
 from gpu_worker.models.adapters.config import AdapterConfig, read_adapter_config
+from gpu_worker.models.families.family import Family
 from gpu_worker.models.wrapped import language_tensors
 
 WEIGHTS = "adapter_model.safetensors"
@@ -46,11 +47,11 @@ class Adapter:
     path: Path
     """Of its factors."""
     factors: Mapping[str, Factors]
-    """By the name of the product in the model's checkpoint, without `.weight`."""
+    """By the name of the product in the model's checkpoint, without `.weight` and bare: see `Names.bare`."""
 
 
-def read_adapter(name: str, directory: Path, aliases: Mapping[str, str]) -> Adapter:
-    """Read a directory as PEFT writes it. `aliases`: of names of the model's tensors, as in `Family`.
+def read_adapter(name: str, directory: Path, family: Family) -> Adapter:
+    """Read a directory as PEFT writes it. `family`: of the model.
 
     Raises `ModelError`, which names the key at fault, if it cannot be served.
     """
@@ -72,7 +73,7 @@ def read_adapter(name: str, directory: Path, aliases: Mapping[str, str]) -> Adap
         raise ModelError(f"{path}: not a whole safetensors file: {error}") from error
     if not factors:
         raise ModelError(f"{path}: there are no factors in it")
-    return Adapter(name, path, _by_name(path, factors, aliases))
+    return Adapter(name, path, _by_name(path, factors, family))
 
 
 def _place(path: Path, key: str) -> tuple[str, str]:
@@ -102,16 +103,18 @@ def _factors(
     return Factors(keys["A"], down, up, config.scale_of(module))
 
 
-def _by_name(path: Path, factors: Mapping[str, Factors], aliases: Mapping[str, str]) -> dict[str, Factors]:
-    """Factors by the names that the model's tensors have once they are read: see `open_checkpoint`."""
+def _by_name(path: Path, factors: Mapping[str, Factors], family: Family) -> dict[str, Factors]:
+    """Factors by the bare names that the model's tensors have once they are read: see `open_checkpoint`."""
     usual = dict[str, Factors]()
-    for alone, own in language_tensors(factors).items():
+    for own, each in factors.items():
+        alone = next(iter(language_tensors([own])), None)
+        if alone is None:
+            raise ModelError(f"{path}: tensor {each.key}: it does not belong to the language model")
         name = f"{alone}.weight"
-        for alias, other in aliases.items():
+        for alias, other in family.aliases.items():
             name = name.replace(alias, other)
-        usual[name.removesuffix(".weight")] = factors[own]
-    if len(usual) < len(factors):
-        kept = {each.key for each in usual.values()}
-        other = next(each.key for each in factors.values() if each.key not in kept)
-        raise ModelError(f"{path}: tensor {other}: it does not belong to the language model")
+        name = family.names.bare(name).removesuffix(".weight")
+        if name in usual:
+            raise ModelError(f"{path}: tensor {each.key}: {usual[name].key} is for the same product")
+        usual[name] = each
     return usual

@@ -24,6 +24,7 @@ from gpu_worker.models.adapters.products import (
 )
 from gpu_worker.models.adapters.trace import Source, Trace, TracingKernels, traced
 from gpu_worker.models.config import ModelConfig
+from gpu_worker.models.families.family import Names
 from gpu_worker.models.weights import Weights
 
 MakeLayer = Callable[[Weights, Kernels], object]
@@ -43,11 +44,11 @@ class AdapterFiles:
 
         Raises `ModelError`.
         """
-        aliases = config.family.aliases
-        found = [read_adapter(name, path, aliases) for name, path in self.directories.items()]
+        family = config.family
+        found = [read_adapter(name, path, family) for name, path in self.directories.items()]
         if gguf:
             found = [in_gguf_order(each, config) for each in found]
-        return Adapters(found, self.kernels)
+        return Adapters(found, family.names, self.kernels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +67,14 @@ class _Place:
 class Adapters:
     """Adapters in the order of their numbers, from 1. Number 0 is the model itself."""
 
-    def __init__(self, adapters: Sequence[Adapter], kernels: Kernels) -> None:
-        """`kernels`: see `AdapterFiles`."""
+    def __init__(self, adapters: Sequence[Adapter], names: Names, kernels: Kernels) -> None:
+        """`names`: of the model's tensors. `kernels`: see `AdapterFiles`."""
         self.names = tuple(each.name for each in adapters)
         self.step = StepAdapters()
         self.nbytes = 0
         """Bytes of all factors, as they lie in memory."""
         self._adapters = dict(enumerate(adapters, 1))
+        self._bare = names.bare
         self._kernels = kernels
         self._unplaced = {number: dict(each.factors) for number, each in self._adapters.items()}
 
@@ -100,7 +102,8 @@ class Adapters:
         self, rows: Tensor, sources: Mapping[str, Source], weights: Weights
     ) -> dict[int, PlacedFactors]:
         """The factors of each adapter beside a product, by number. `rows`: as in `Trace.products`."""
-        places = {name: place for name, source in sources.items() if (place := _place(rows, source))}
+        found_at = ((self._bare(name), _place(rows, source)) for name, source in sources.items())
+        places = {name: place for name, place in found_at if place}
         found = dict[int, PlacedFactors]()
         for number, adapter in self._adapters.items():
             names = [name for name in places if name in adapter.factors]

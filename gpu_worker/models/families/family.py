@@ -38,6 +38,11 @@ class Names:
     score: str = "score"
     """Classification head, of a classifier in place of `head`."""
 
+    def bare(self, name: str) -> str:
+        """A tensor's name without `base`, or without what a model without a head has of it: OPT's `decoder.`
+        of `model.decoder.`."""
+        return name.removeprefix(self.base).removeprefix(self.base.partition(".")[2])
+
 
 @dataclass(frozen=True, slots=True)
 class Experts:

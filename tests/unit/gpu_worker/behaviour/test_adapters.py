@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from gpu_worker.errors import ModelError
@@ -92,6 +92,31 @@ def test_every_family_in_cpp(tmp_path: Path, name: str) -> None:
 
 def test_every_back_end(make: Any, small: SimpleNamespace) -> None:
     check_mixed(make, small, make.runner(small.directory, adapters=small.adapters, **SIZES))
+
+
+@pytest.mark.parametrize("bare_adapter", [False, True], ids=["whole adapter", "bare adapter"])
+@pytest.mark.parametrize("bare_model", [False, True], ids=["whole model", "bare model"])
+@pytest.mark.parametrize(
+    ("name", "base"), [("GPT-2", "transformer."), ("BLOOM", "transformer."), ("", "model.")]
+)
+def test_names_without_their_base(
+    tmp_path: Path, name: str, base: str, bare_model: bool, bare_adapter: bool
+) -> None:
+    """A checkpoint, and an adapter, of AutoModel instead of AutoModelForCausalLM."""
+    model = random_model(*MODELS[name]) if name else llama(tie_word_embeddings=True)
+    found, make = made(tmp_path, model), makers(ReferenceKernels())
+    if bare_model:
+        _rename(found.directory / "model.safetensors", base, "")
+    if bare_adapter:
+        for directory in found.adapters.values():
+            _rename(directory / "adapter_model.safetensors", f"base_model.model.{base}", "base_model.model.")
+    check_mixed(make, found, make.runner(found.directory, adapters=found.adapters, **SIZES))
+
+
+def _rename(path: Path, prefix: str, other: str) -> None:
+    tensors = load_file(path)
+    assert all(name.startswith(prefix) for name in tensors)
+    save_file({other + name.removeprefix(prefix): tensor.clone() for name, tensor in tensors.items()}, path)
 
 
 @pytest.mark.parametrize("name", SPLIT)

@@ -10,8 +10,10 @@ from safetensors.torch import save_file
 
 from gpu_worker.errors import ModelError
 from gpu_worker.models.adapters.adapter import Adapter, read_adapter
+from gpu_worker.models.families.family import Family, Names
 
-MODULE = "model.layers.0.self_attn.q_proj"
+BARE = "layers.0.self_attn.q_proj"
+MODULE = f"model.{BARE}"
 DOWN, UP = (f"base_model.model.{MODULE}.lora_{factor}.weight" for factor in "AB")
 GOOD = {DOWN: torch.ones(4, 8), UP: torch.ones(6, 4)}
 
@@ -19,28 +21,36 @@ GOOD = {DOWN: torch.ones(4, 8), UP: torch.ones(6, 4)}
 def read(directory: Path, tensors: dict[str, torch.Tensor], **aliases: str) -> Adapter:
     (directory / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 4, "lora_alpha": 2}))
     save_file(tensors, directory / "adapter_model.safetensors")
-    return read_adapter("a", directory, aliases)
+    return read_adapter("a", directory, Family(aliases=aliases))
 
 
 def test_factors_by_the_name_of_their_product(tmp_path: Path) -> None:
     found = read(tmp_path, GOOD)
     assert found.name == "a"
-    factors = found.factors[MODULE]
+    factors = found.factors[BARE]
     assert (factors.key, factors.scale) == (DOWN, 0.5)
     assert (factors.down.shape, factors.up.shape) == ((4, 8), (6, 4))
 
 
 @pytest.mark.parametrize(
-    ("within", "usual"),
+    "within",
     [
-        ("model.language_model.layers.0.self_attn.q_proj", MODULE),
-        ("language_model.model.layers.0.self_attn.q_proj", MODULE),
-        ("model.layers.0.attention.q_proj", MODULE),
+        BARE,
+        f"model.language_model.{BARE}",
+        f"language_model.model.{BARE}",
+        f"language_model.{BARE}",
+        "model.layers.0.attention.q_proj",
     ],
 )
-def test_names_that_the_model_has_otherwise(tmp_path: Path, within: str, usual: str) -> None:
+def test_names_that_the_model_has_otherwise(tmp_path: Path, within: str) -> None:
     tensors = {key.replace(MODULE, within): tensor for key, tensor in GOOD.items()}
-    assert list(read(tmp_path, tensors, **{".attention.": ".self_attn."}).factors) == [usual]
+    assert list(read(tmp_path, tensors, **{".attention.": ".self_attn."}).factors) == [BARE]
+
+
+@pytest.mark.parametrize("prefix", ["model.decoder.", "decoder.", ""])
+def test_a_base_of_several_parts(prefix: str) -> None:
+    names = Names(base="model.decoder.")
+    assert names.bare(f"{prefix}layers.0.fc1.weight") == "layers.0.fc1.weight"
 
 
 @pytest.mark.parametrize(
@@ -61,6 +71,10 @@ def test_names_that_the_model_has_otherwise(tmp_path: Path, within: str, usual: 
             {key.replace("model.layers", "model.vision_tower.x"): each + 1 for key, each in GOOD.items()},
             "it does not belong to the language model",
         ),
+        (
+            {key.replace(MODULE, BARE): each + 1 for key, each in GOOD.items()},
+            f"tensor {DOWN}: {DOWN.replace(MODULE, BARE)} is for the same product",
+        ),
         ({DOWN: None, UP: None}, "there are no factors in it"),
     ],
 )
@@ -77,10 +91,10 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     path = tmp_path / "adapter_model.safetensors"
     path.write_bytes(path.read_bytes()[:-5])
     with pytest.raises(ModelError, match="not a whole safetensors file"):
-        read_adapter("a", tmp_path, {})
+        read_adapter("a", tmp_path, Family())
     path.unlink()
     with pytest.raises(ModelError, match=r"has no adapter_model.safetensors$"):
-        read_adapter("a", tmp_path, {})
+        read_adapter("a", tmp_path, Family())
     (tmp_path / "adapter_model.bin").write_bytes(b"")
     with pytest.raises(ModelError, match="are never loaded"):
-        read_adapter("a", tmp_path, {})
+        read_adapter("a", tmp_path, Family())
