@@ -43,8 +43,8 @@ def template_source(directory: Path) -> str | None:
 def chat_templates(directory: Path) -> Mapping[str, str]:
     """Chat templates by name: `default`, and `tool_use` for conversations with functions, if there are such.
 
-    They are in files of their own or in tokenizer_config.json, of models that see in chat_template.json.
-    Raises `ModelDirectoryError`.
+    They are in files of their own or in tokenizer_config.json. A model that sees has a processor, whose
+    chat_template.json comes first: the tokenizer's template may know no images. Raises `ModelDirectoryError`.
     """
     files = {name: directory / f"additional_chat_templates/{name}.jinja" for name in ("tool_use", "default")}
     found = {name: source for name, path in files.items() if (source := _read(path)) is not None}
@@ -52,7 +52,9 @@ def chat_templates(directory: Path) -> Mapping[str, str]:
         found["default"] = source
     if found:
         return found
-    for file in ("tokenizer_config.json", "chat_template.json"):
+    order = ("tokenizer_config.json", "chat_template.json")
+    sees = isinstance(read_config(directory / "config.json").get("vision_config"), dict)
+    for file in reversed(order) if sees else order:
         given = read_json(directory / file).get("chat_template")
         if isinstance(given, list):
             try:

@@ -8,6 +8,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from ops.runtime.settings import SHIPPED_MODEL
 from tokenizer_svc.errors import InvalidRequestError, ModelDirectoryError
+from tokenizer_svc.files import template_source
 from tokenizer_svc.template import ChatTemplate, Rendering
 from tokenizer_svc.tokenizer import TextModel
 from tokenizer_svc.tools_as_text import Spelling, as_text
@@ -190,6 +191,20 @@ def test_where_templates_are_found(byte_level: TextModel, tmp_path: Path) -> Non
     assert TextModel.load(tmp_path).tool_template is None
     (tmp_path / "additional_chat_templates/tool_use.jinja").write_text("t")
     assert (TextModel.load(tmp_path).template, TextModel.load(tmp_path).tool_template) == ("a", "t")
+
+
+def test_the_processors_template_is_that_of_a_model_that_sees(tmp_path: Path) -> None:
+    """Older files of LLaVA have one for text alone beside it."""
+    (tmp_path / "tokenizer_config.json").write_text('{"chat_template": "text alone"}')
+    (tmp_path / "config.json").write_text('{"vision_config": {}}')
+    assert template_source(tmp_path) == "text alone"
+    (tmp_path / "chat_template.json").write_text('{"chat_template": "images"}')
+    assert template_source(tmp_path) == "images"
+    (tmp_path / "config.json").write_text("{}")
+    assert template_source(tmp_path) == "text alone"
+    (tmp_path / "config.json").write_text('{"vision_config": {}}')
+    (tmp_path / "chat_template.jinja").write_text("a file of its own")
+    assert template_source(tmp_path) == "a file of its own"
 
 
 def test_a_template_for_functions_is_one_of_several(byte_level: TextModel, tmp_path: Path) -> None:
