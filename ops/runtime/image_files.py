@@ -5,6 +5,7 @@ threads run meanwhile: callers keep it off their event loops, and bound how many
 """
 
 import io
+import re
 import warnings
 from functools import cache
 from types import ModuleType
@@ -24,6 +25,10 @@ MAX_SCANS = 100
 """Scans of a JPEG file, each of which may take as long as the whole image. Progressive files have ten."""
 _SCAN = b"\xff\xda"
 """What begins a scan."""
+_END = b"\xff\xd9"
+"""What ends an image. Phones put a film behind it."""
+_SEGMENT = re.compile(rb"\xff[\xc0-\xcf\xd9-\xfe]")
+"""The end, or what begins a segment that says how long it is. Codes of pixels have no such pair of bytes."""
 _ORIENTATION = 0x0112
 """Of EXIF: how the image has to be turned or mirrored to be upright. 5 to 8 exchange rows and columns."""
 
@@ -69,7 +74,7 @@ def _decoded(data: bytes) -> "Image.Image":
     if width * height > MAX_PIXELS or max(width, height) > MAX_SIDE:
         bounds = f"it may have {MAX_PIXELS} in all, and {MAX_SIDE} a side"
         raise ImageError(f"an image has {width} by {height} pixels: {bounds}")
-    if image.format in ("JPEG", "MPO") and data.count(_SCAN) > MAX_SCANS:
+    if image.format in ("JPEG", "MPO") and data.count(_SCAN) > MAX_SCANS and _has_many_scans(data):
         raise ImageError(f"an image in the format JPEG has more than {MAX_SCANS} scans")
     try:
         image.load()
@@ -78,6 +83,15 @@ def _decoded(data: bytes) -> "Image.Image":
     except Exception as error:  # as above
         raise ImageError(f"an image in the format {image.format} is damaged or not whole") from error
     return image
+
+
+def _has_many_scans(data: bytes) -> bool:
+    """Whether the first image of a JPEG file has more than `MAX_SCANS` scans."""
+    scans, at = 0, 0
+    while scans <= MAX_SCANS and (found := _SEGMENT.search(data, at)) and found[0] != _END:
+        scans += found[0] == _SCAN
+        at = found.end() + max(2, int.from_bytes(data[found.end() : found.end() + 2]))
+    return scans > MAX_SCANS
 
 
 def _orientation(image: "Image.Image") -> int:
@@ -91,13 +105,16 @@ def _orientation(image: "Image.Image") -> int:
 
 def _opaque(image: "Image.Image") -> "Image.Image":
     """The image in mode RGB, what is transparent on white."""
+    if image.mode.startswith("I"):  # 16 bits of grey, which Pillow would cut off at 255
+        clear, deep = image.info.pop("transparency", None), image.convert("I")
+        image = deep.point([value >> 8 for value in range(2**16)], "L")
+        if clear is not None:
+            image.putalpha(deep.point([0 if value == clear else 255 for value in range(2**16)], "L"))
     if image.has_transparency_data:
         image = image.convert("RGBA")
         white: Image.Image = _pillow().new("RGB", image.size, "white")
         white.paste(image, mask=image.getchannel("A"))
         return white
-    if image.mode.startswith("I"):  # 16 bits of grey, which Pillow would cut off at 255
-        image = image.convert("I").point(lambda value: value * (1 / 256)).convert("L")
     return image.convert("RGB")
 
 

@@ -103,6 +103,15 @@ def test_sixteen_bits_of_grey_are_not_cut_off() -> None:
     assert [found.getpixel((x, 0)) for x in (0, 1)] == [(0x12,) * 3, WHITE]
 
 
+def test_transparent_grey_of_sixteen_bits() -> None:
+    """Only the very value is transparent, and none that has its upper byte."""
+    image = Image.new("I;16", (3, 1))
+    for x, value in enumerate((0x1234, 0x1235, 0xABCD)):
+        image.putpixel((x, 0), value)
+    found = opened(file_of(image, transparency=0x1234))
+    assert [found.getpixel((x, 0)) for x in range(3)] == [WHITE, (0x12,) * 3, (0xAB,) * 3]
+
+
 @pytest.mark.parametrize("form", ["GIF", "WEBP", "PNG"])
 def test_of_an_animation_the_first_image_is_seen(form: str) -> None:
     frames = [Image.new("RGB", (3, 2), colour) for colour in (RED, BLUE)]
@@ -148,6 +157,24 @@ def test_many_scans_are_refused() -> None:
     begin = data.rindex(b"\xff\xda")
     with pytest.raises(ImageError, match="more than 100 scans"):
         measured(data[:begin] + data[begin:-2] * 100 + data[-2:])
+
+
+def test_scans_behind_the_image_or_in_its_comments_are_none() -> None:
+    """As in photos with a film behind them, or with a smaller image in their EXIF."""
+    scans = b"\xff\xda\x00\x08" * 200
+    data = file_of(corners(), "JPEG", progressive=True, comment=scans)
+    assert data.count(b"\xff\xda") > 200
+    assert measured(data) == measured(data + scans) == (6, 4)
+    with pytest.raises(ImageError, match="damaged or not whole"):
+        measured(data[: data.rindex(b"\xff\xda")])
+
+
+@pytest.mark.parametrize("hidden", [b"\xff\x02\xff\xff", b"\xff\xd0\xff\xff", b"\xff\xd8\xff\xff"])
+def test_no_scans_hide_behind_markers_without_a_length(hidden: bytes) -> None:
+    data = file_of(corners(), "JPEG", progressive=True)
+    begin = data.rindex(b"\xff\xda")
+    with pytest.raises(ImageError, match="more than 100 scans"):
+        measured(data[:begin] + hidden + data[begin:-2] * 100 + data[-2:])
 
 
 @given(
