@@ -92,7 +92,8 @@ class Parts:
         if isinstance(self.draft, Predictor):
             drafter = PredictedTokens(self.draft, self._pages(self.draft, limits), self.kernels)
         elif self.draft is not None:
-            drafter = DraftModel(self.draft, self._pages(self.draft, limits), self.kernels)
+            pages = self._pages(self.draft, limits)
+            drafter = DraftModel(self.draft, pages, self.kernels, limits.vocab_size)
         pages = self._pages(self.model, limits)
         images = slot_images(self.model, limits, self.device, self.ranks)
         return Runner(self.model, pages, self.kernels, limits, drafter, self.projection, images)

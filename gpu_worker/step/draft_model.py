@@ -14,6 +14,9 @@ Drafts are sampled as the target model's tokens are, with the same noise at the 
 choose the token with the greatest sum of logit and noise. Where the two distributions are alike, the two
 models mostly choose the same token (Gumbel coupling; Daliri, Musco and Suresh 2025, "Coupling without
 Communication and Drafter-Invariant Speculative Decoding").
+
+Models of one tokenizer may have different numbers of rows in their embeddings: the last ones are there for
+round sizes, or for images. The draft model never proposes what only one of them has.
 """
 
 from collections.abc import Sequence
@@ -22,10 +25,11 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from gpu_worker.arrays import Int32s
 from gpu_worker.errors import ModelError
-from gpu_worker.kernels.attention import Cache
+from gpu_worker.kernels.attention import Cache, StepMetadata
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.rows import Rows
 from gpu_worker.models.ranks import ALONE, Ranks
@@ -40,13 +44,15 @@ from ops.runtime.model_files import FileError, read_json
 class DraftModel:
     """A draft model with its KV pages. See `Drafter`."""
 
-    def __init__(self, model: CausalLM, caches: Sequence[Cache], kernels: Kernels) -> None:
-        """`caches`: the draft model's pages, with the target model's number of blocks and block size."""
+    def __init__(self, model: CausalLM, caches: Sequence[Cache], kernels: Kernels, vocab_size: int) -> None:
+        """`caches`: the draft model's pages, with the target model's number of blocks and block size.
+        `vocab_size`: of the target model."""
         self.model = model
         self.caches = caches
-        self.forward = Forward(model, caches, kernels)
+        self.forward = _DraftForward(model, caches, kernels)
         self.forwards: Sequence[Forward] = (self.forward,)
         self._kernels = kernels
+        self._missing = vocab_size - model.config.vocab_size
 
     def propose(self, batch: Batch, rows: Rows, guesses: Int32s) -> None:
         """See `Drafter.propose`. All tokens of the rows are computed."""
@@ -63,6 +69,8 @@ class DraftModel:
             counts = np.ones_like(starts)
             places, device_slots = batch.send(np.stack((lasts, slots)))
             logits = self.model.logits(hidden[places])
+            if self._missing:  # below zero the draft model has more, which are cut off
+                logits = pad(logits, (0, self._missing), value=-torch.inf)
             guessed = self._kernels.sample(logits, slots, device_slots, starts, batch.sampling.state)
             batch.write_tokens(device_slots, starts, guessed.tokens)
 
@@ -71,6 +79,20 @@ class DraftModel:
 
     def verified(self, batch: Batch, rows: Rows, samples: SamplePositions, kept: Int32s) -> None:
         """See `Drafter.verified`. What is in pages behind the tokens that hold is never read."""
+
+
+class _DraftForward(Forward):
+    """Takes tokens that only the target model has for the draft model's last one."""
+
+    def metadata(self, batch: Batch, rows: Rows) -> tuple[StepMetadata, Tensor, Tensor]:
+        step, tokens, slots = super().metadata(batch, rows)
+        return step, self._known(tokens), slots
+
+    def compute(self, tokens: Tensor, step: StepMetadata) -> Tensor:
+        return super().compute(self._known(tokens), step)
+
+    def _known(self, tokens: Tensor) -> Tensor:
+        return tokens.clamp(max=self.model.config.vocab_size - 1)
 
 
 def load_draft(
@@ -87,8 +109,8 @@ def load_draft(
     `target`: directory of the target model. `longest`: tokens of the longest sequence that is served. The
     draft model is split among the ranks like the target model, so that all ranks propose the same tokens.
 
-    Raises `ModelError` if the vocabularies differ, or the draft model takes shorter sequences or looks back
-    further than the target model.
+    Raises `ModelError` if the tokenizers differ, or the sizes of the vocabularies do and there are no
+    tokenizers, or the draft model takes shorter sequences or looks back further than the target model.
     """
     draft = load_model(directory, device, kernels, model.dtype, longest, ranks)
     theirs, ours = draft.config, model.config
@@ -100,7 +122,8 @@ def load_draft(
         raise ModelError(f"QUIRE_DRAFT_MODEL={directory}: an encoder generates nothing")
     if theirs.recurrent:
         raise ModelError(f"QUIRE_DRAFT_MODEL={directory}: a recurrent model cannot take back what it guesses")
-    if theirs.vocab_size != ours.vocab_size or _vocabulary(directory) != _vocabulary(target):
+    words = _vocabulary(directory)
+    if words != _vocabulary(target) or (words is None and theirs.vocab_size != ours.vocab_size):
         raise ModelError(f"QUIRE_DRAFT_MODEL={directory}: its vocabulary is not that of {target}")
     if theirs.max_position < longest:
         raise ModelError(

@@ -28,7 +28,7 @@ def drafting(make: SimpleNamespace, target: Any, draft: Any, **changes: int) -> 
     caches = make_caches(model.config, limits.num_blocks, limits.block_size, kv, CPU)
     for tensor in (each for cache in caches for each in cache.tensors()):
         tensor.fill_(torch.nan)
-    drafter = DraftModel(model, caches, runner.kernels)
+    drafter = DraftModel(model, caches, runner.kernels, limits.vocab_size)
     return Runner(runner.model, runner.caches, runner.kernels, limits, drafter)
 
 
@@ -79,6 +79,26 @@ def test_tokens_are_the_same_with_a_draft_model(make, tiny, near, params) -> Non
     assert 8 < steps["near"] < 25
 
 
+@pytest.mark.parametrize("size", [93, 105])
+@pytest.mark.parametrize("params", SAMPLING.values(), ids=SAMPLING.keys())
+def test_an_embedding_with_more_or_fewer_rows(make, tiny, tmp_path, params, size) -> None:
+    """As Qwen2.5 0.5B beside 7B: rows of no token are neither proposed nor looked up."""
+    draft = make.llama()
+    draft.resize_token_embeddings(size)
+    with torch.no_grad():
+        draft.lm_head.weight[97:] = 9 * draft.lm_head.weight[40]  # would be proposed
+    draft.save_pretrained(tmp_path)
+    sampling = make.greedy(**params)
+    prompt = [*PROMPT[:-1], 96]  # which the smaller one has not
+    alone = make.Driver(make.runner(tiny.directory))
+    truth = alone.generate(alone.admit(1, prompt, sampling=sampling), COUNT)
+    driver = make.Driver(drafting(make, tiny.directory, tmp_path, block_size=2), seed=3)
+    sequence = driver.admit(1, prompt, sampling=sampling)
+    steps = run(driver, sequence)
+    assert sequence.tokens[len(prompt) :] == truth
+    assert steps == 8 if size > 97 else steps < 25
+
+
 def test_its_pages_are_right_whatever_came_of_the_drafts(make, tiny) -> None:
     """Prefill chunks, plain decodes, drafts given and guessed, in every mixture: the target as its own draft
     has written the same keys and values to the same places."""
@@ -127,6 +147,23 @@ def test_a_model_that_does_not_fit_is_named(make, tiny, saved, changes, what) ->
     other = saved(**changes)
     with pytest.raises(ModelError, match=what):
         load_draft(other.directory, tiny.directory, runner.model, runner.kernels, CPU, 64)
+
+
+@pytest.mark.parametrize("size", [90, 104])
+def test_one_tokenizer_with_embeddings_of_several_sizes(make, tiny, saved, tmp_path, size) -> None:
+    runner = make.runner(tiny.directory)
+    other = saved(vocab_size=size)
+    target = tmp_path / "target"
+    target.mkdir()
+    with pytest.raises(ModelError, match="vocabulary"):
+        load_draft(other.directory, target, runner.model, runner.kernels, CPU, 64)
+    for directory in (target, other.directory):
+        (directory / "tokenizer.json").write_text('{"model": {"vocab": {"a": 0}}}')
+    draft = load_draft(other.directory, target, runner.model, runner.kernels, CPU, 64)
+    assert draft.config.vocab_size == size
+    (target / "tokenizer.json").write_text('{"model": {"vocab": {"b": 0}}}')
+    with pytest.raises(ModelError, match="vocabulary"):
+        load_draft(other.directory, target, runner.model, runner.kernels, CPU, 64)
 
 
 def test_another_tokenizer_is_another_vocabulary(make, tiny, saved) -> None:

@@ -120,7 +120,7 @@ def test_a_replayed_draft_model_guesses_the_same(make, tiny) -> None:
     """The model as its own draft: all guesses hold, so that there are four tokens a step."""
     target = make.runner(tiny.directory)
     caches = make_caches(target.model.config, 64, 4, target.caches[0].format, torch.device("cpu"))
-    drafter = DraftModel(target.model, caches, target.kernels)
+    drafter = DraftModel(target.model, caches, target.kernels, target.limits.vocab_size)
     runner = Runner(target.model, target.caches, target.kernels, target.limits, drafter)
     computed = [replayed(each.forward, runner.batch) for each in (runner, drafter)]
     driver, prompt = make.Driver(runner), [5, 17, 3, 88, 41]
