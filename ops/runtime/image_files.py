@@ -23,6 +23,8 @@ MAX_SIDE = 65_535
 """Pixels of a side of an image."""
 MAX_SCANS = 100
 """Scans of a JPEG file, each of which may take as long as the whole image. Progressive files have ten."""
+MAX_SEGMENTS = 2**12
+"""Segments of a JPEG file that are looked at to count its scans."""
 _SCAN = b"\xff\xda"
 """What begins a scan."""
 _END = b"\xff\xd9"
@@ -86,12 +88,17 @@ def _decoded(data: bytes) -> "Image.Image":
 
 
 def _has_many_scans(data: bytes) -> bool:
-    """Whether the first image of a JPEG file has more than `MAX_SCANS` scans."""
+    """Whether the first image of a JPEG file has more than `MAX_SCANS` scans, or too many segments."""
     scans, at = 0, 0
-    while scans <= MAX_SCANS and (found := _SEGMENT.search(data, at)) and found[0] != _END:
+    for _ in range(MAX_SEGMENTS):
+        found = _SEGMENT.search(data, at)
+        if found is None or found[0] == _END:
+            return False
         scans += found[0] == _SCAN
+        if scans > MAX_SCANS:
+            return True
         at = found.end() + max(2, int.from_bytes(data[found.end() : found.end() + 2]))
-    return scans > MAX_SCANS
+    return True
 
 
 def _orientation(image: "Image.Image") -> int:

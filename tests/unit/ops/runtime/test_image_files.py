@@ -159,6 +159,13 @@ def test_many_scans_are_refused() -> None:
         measured(data[:begin] + data[begin:-2] * 100 + data[-2:])
 
 
+def test_segments_are_not_looked_at_without_end() -> None:
+    data = file_of(corners(), "JPEG", comment=b"\xff\xda" * 200)
+    assert measured(data) == (6, 4)
+    with pytest.raises(ImageError, match="more than 100 scans"):
+        measured(data[:2] + b"\xff\xfe\x00\x02" * 5000 + data[2:])
+
+
 def test_scans_behind_the_image_or_in_its_comments_are_none() -> None:
     """As in photos with a film behind them, or with a smaller image in their EXIF."""
     scans = b"\xff\xda\x00\x08" * 200
