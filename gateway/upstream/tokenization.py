@@ -16,7 +16,8 @@ class Tokenization(Attempts):
     ) -> None:
         super().__init__(timeout)
         self._tokenizer, self._request = tokenizer, request
-        self._names = {"prompt": "messages"} if request.request.HasField("chat") else {}
+        given = request.request.WhichOneof("prompt")
+        self._names = {"prompt": {"chat": "messages", "tokens": "tokens"}.get(given, "prompt")}
 
     async def result(self) -> TokenizeResponse:
         """The tokenizer service's response. Raises `GatewayError`."""

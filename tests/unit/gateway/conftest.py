@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import socket
 import struct
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -122,6 +123,10 @@ class FakeTokenizer(TokenizerServicer):
         self.requests.append(request.request)
         text = request.request.text or "".join(one.content for one in request.request.chat.messages)
         tokens = [ord(character) for character in text] or list(request.request.tokens.ids)
+        if max(tokens) > sys.maxunicode:
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT, "no such token", (("quire-param", "prompt"),)
+            )
         spelled = [chr(token) for token in tokens]
         return TokenizeResponse(
             token_ids=tokens,

@@ -78,6 +78,11 @@ async def test_what_is_refused(refusing, path, fields, param):
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
+async def test_a_token_that_the_vocabulary_does_not_have(gateway):
+    answer = await gateway.http.post("/detokenize", json={"model": "m", "tokens": [65, 2_000_000]})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tokens")
+
+
 @pytest.mark.parametrize("path", ["/tokenize", "/detokenize"])
 async def test_a_model_that_does_not_exist(refusing, path):
     answer = await refusing.post(path, json={"model": "n", "prompt": "A", "tokens": [1]})
