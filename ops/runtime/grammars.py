@@ -131,6 +131,8 @@ def fault_of(matcher: LLMatcher) -> GrammarError:
     It is a `LimitError`, unless the matcher was given a token that the grammar does not allow.
     """
     told: str = matcher.get_error().removesuffix("<non-verbose/>").rstrip()
+    if told.startswith("oneOf constraints"):  # what the library advises is no one's to set
+        return GrammarError("oneOf of schemas that may hold together is not supported: anyOf is")
     if not told or told.startswith("NoExtension"):
         return LimitError("no text follows it, or finding one takes too long")
     return GrammarError(told) if "doesn't satisfy the grammar" in told else LimitError(told)

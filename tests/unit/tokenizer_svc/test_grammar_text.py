@@ -158,5 +158,5 @@ def test_numbers_of_properties_need_all_of_them_required(vocabulary: Vocabulary,
 
 
 def test_schemas_that_may_hold_together_are_none_for_one_of(vocabulary: Vocabulary) -> None:
-    with pytest.raises(GrammarError, match="oneOf"):
+    with pytest.raises(GrammarError, match="oneOf of schemas that may hold together"):
         compiled(vocabulary, {"oneOf": [{"type": "integer"}, {"type": "number"}]})
