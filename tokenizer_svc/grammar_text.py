@@ -4,12 +4,12 @@ import json
 from typing import Any
 
 from llguidance import LLMatcher, StructTag
-from llguidance.gbnf_to_lark import any_to_lark
 
 from ops.runtime.grammars import GrammarError
 from tokenizer_svc.call_grammar import WHITESPACE, call_grammar
 from tokenizer_svc.call_rules import CallRules
 from tokenizer_svc.date_formats import narrowed
+from tokenizer_svc.lark_or_gbnf import lark_of
 
 
 def grammar_text(kind: str, text: str, lenient: bool = False) -> str:
@@ -45,7 +45,7 @@ def _text(kind: str, text: str, lenient: bool) -> str:
                 "start: CHOICE\nCHOICE: " + " | ".join(map(json.dumps, choices))
             )
         case "grammar":
-            return LLMatcher.grammar_from_lark(any_to_lark(text))
+            return LLMatcher.grammar_from_lark(lark_of(text))
         case "structural_tag":
             tags = [_tag(tag, json.loads(text)["triggers"]) for tag in json.loads(text)["structures"]]
             return LLMatcher.grammar_from_lark(StructTag.to_grammar(tags, assume_special=False))

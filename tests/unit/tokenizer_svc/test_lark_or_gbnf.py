@@ -1,0 +1,57 @@
+"""Grammars in Lark's notation and in GBNF: which is which, and characters that GBNF spells by their codes."""
+
+import pytest
+
+from ops.runtime.grammars import GrammarError, Vocabulary
+from tests.unit.tokenizer_svc.test_grammar_text import TOKENIZER, vocabulary
+from tokenizer_svc.grammar_text import grammar_text
+from tokenizer_svc.lark_or_gbnf import lark_of
+
+__all__ = ["vocabulary"]
+
+
+def takes(vocabulary: Vocabulary, grammar: str, text: str) -> bool:
+    matcher = vocabulary.matcher(grammar_text("grammar", grammar))
+    tokens = TOKENIZER.encode(text, add_special_tokens=False).ids
+    return bool(matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting())
+
+
+@pytest.mark.parametrize("start", ["start:", "?start:", "!start :", "%llguidance {}\n\n  !?start:"])
+def test_lark_begins_with_start(vocabulary: Vocabulary, start: str) -> None:
+    grammar = f'{start} a\na: "x"'
+    assert lark_of(grammar) == grammar
+    assert takes(vocabulary, grammar, "x")
+
+
+def test_a_priority_of_the_start_is_refused_as_one(vocabulary: Vocabulary) -> None:
+    with pytest.raises(GrammarError, match="priority"):
+        vocabulary.matcher(grammar_text("grammar", 'start.2: "x"'))
+
+
+def test_a_rule_of_gbnf_is_not_called_start() -> None:
+    with pytest.raises(GrammarError, match="'start' already exists"):
+        grammar_text("grammar", 'root ::= start "!"\nstart ::= "x"')
+
+
+@pytest.mark.parametrize(
+    ("grammar", "good", "bad"),
+    [
+        (r'root ::= "\u00e9\u0022\u000A\u005C"', 'é"\n\\', "é"),
+        (r'root ::= "\U0001F600"', "😀", "a"),
+        (r"root ::= [\u0400-\u04FF]+", "дом", "dom"),
+        (r"root ::= [\u005D\u002D\u005B\u005E\u0041]+", "A^]-[", "B"),
+        (r"root ::= [^\u0000-\u007F]+", "é", "e"),
+        (r'root ::= "\\u00e9"', r"\u00e9", "é"),
+        (r'root ::= "\\\u00e9"', "\\é", "é"),
+        (r'root ::= "\x41\n"', "A\n", "A"),
+    ],
+)
+def test_codes_of_characters_in_gbnf(vocabulary: Vocabulary, grammar: str, good: str, bad: str) -> None:
+    assert takes(vocabulary, grammar, good)
+    assert not takes(vocabulary, grammar, bad)
+
+
+@pytest.mark.parametrize("code", [r"\uD83D", r"\U00110000"])
+def test_codes_of_no_character_are_refused(vocabulary: Vocabulary, code: str) -> None:
+    with pytest.raises(GrammarError):
+        vocabulary.matcher(grammar_text("grammar", f'root ::= "{code}"'))

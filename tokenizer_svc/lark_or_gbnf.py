@@ -1,0 +1,27 @@
+"""Grammars in Lark's notation or in GBNF, that of llama.cpp, as the library reads them."""
+
+import re
+
+from llguidance.gbnf_to_lark import gbnf_to_lark
+
+_LARK = re.compile(r"^\s*(%llguidance\b|!?\??start(\.-?\d+)?[ \t]*:(?!:=))", re.MULTILINE)
+_ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*)\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8}))")
+
+
+def lark_of(text: str) -> str:
+    """The grammar in Lark's notation. It begins with the rule `start`, and in GBNF with `root`.
+
+    Raises any exception for what is no GBNF.
+    """
+    return text if _LARK.search(text) else gbnf_to_lark(_ESCAPE.sub(_spelled, text))
+
+
+def _spelled(escape: re.Match[str]) -> str:
+    """An escape as the library's reader of GBNF takes it: it drops the zeros that the code begins with."""
+    before, short, long = escape.groups()
+    code = int(short or long, 16)
+    if code < 0x80:
+        return f"{before}\\x{code:02x}"
+    if code > 0x10FFFF or 0xD800 <= code < 0xE000:
+        return escape[0]
+    return before + chr(code)
