@@ -17,11 +17,11 @@ from proto.tokenizer_pb2 import BARE_KEYS, PYTHON_CALLS
 from tokenizer_svc.bare_values import BareValues
 from tokenizer_svc.call_rules import CallRules, Function
 from tokenizer_svc.call_values import JSON_IN_XML, PYTHON, Values, quoted
-from tokenizer_svc.date_formats import narrowed
 from tokenizer_svc.formats import CALLS, CallFormat
 from tokenizer_svc.input_grammar import InputGrammar, read_source
 from tokenizer_svc.input_spellings import BareSpelling, JsonSpelling
 from tokenizer_svc.lark_reader import Source
+from tokenizer_svc.schema_limits import bounded, followed
 from tokenizer_svc.thought_grammar import ANY, FINAL, SPACE, Texts
 
 WHITESPACE = r"( |\n[ ]{0,40})?"
@@ -149,11 +149,11 @@ class _Grammar:
 
     def _json(self, schema: Mapping[str, Any], lenient: bool) -> str:
         options = {"lenient": lenient, "whitespace_pattern": WHITESPACE}
-        return self._rules.add("%json " + json.dumps({"x-guidance": options} | narrowed(schema)))
+        return self._rules.add("%json " + json.dumps({"x-guidance": options} | followed(schema, lenient)))
 
     def _pairs(self, schema: Mapping[str, Any], lenient: bool) -> str:
         """Arguments one by one."""
-        syntax = self._format.syntax
+        schema, syntax = bounded(schema, lenient), self._format.syntax
         values = self._values(schema, lenient)
         values.check(schema, frozenset(("type", "properties", "required", "additionalProperties")))
         items = []

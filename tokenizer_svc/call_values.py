@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote
 
 from ops.runtime.grammars import GrammarError
 from tokenizer_svc.date_formats import PATTERNS
@@ -228,7 +229,7 @@ class Values:
         """What a reference within the schema means."""
         found = self._root
         for part in pointer.removeprefix("#").split("/")[1:]:
-            key = part.replace("~1", "/").replace("~0", "~")
+            key = unquote(part).replace("~1", "/").replace("~0", "~")
             if not isinstance(found, dict) or key not in found:
                 raise GrammarError(f"{pointer!r} is not within the schema")
             found = found[key]

@@ -7,6 +7,8 @@ Python's `datetime` does.
 
 from typing import Any
 
+from tokenizer_svc.schema_walk import mapped
+
 _YEAR = "([1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])"
 _LEAP_YEAR = "([0-9]{2}(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)"
 _DAYS = (
@@ -20,41 +22,23 @@ PATTERNS = {"date": DATE, "time": TIME, "date-time": f"{DATE}T{TIME}"}
 """Regular expressions of whole texts, by the name of the format."""
 
 _NAMES = {name: f"quire-{name}" for name in PATTERNS}
-_VALUES = frozenset(("enum", "const", "default", "examples"))
-"""Keywords whose values are no schemas, whatever they look like."""
-_BY_NAME = frozenset(("properties", "patternProperties", "$defs", "definitions", "dependentSchemas"))
-"""Keywords with schemas by names of the client's."""
 
 
 def narrowed(schema: Any) -> Any:
     """The JSON Schema, whose dates and times follow `PATTERNS`, too. Raises `RecursionError`."""
     found: set[str] = set()
-    narrow = _narrowed(schema, found)
-    if not found or not isinstance(narrow, dict):
-        return schema
-    defined = narrow.get("$defs")
-    patterns = {_NAMES[name]: {"pattern": f"^{PATTERNS[name]}$"} for name in sorted(found)}
-    return {**narrow, "$defs": {**(defined if isinstance(defined, dict) else {}), **patterns}}
 
-
-def _narrowed(schema: Any, found: set[str]) -> Any:
-    if not isinstance(schema, dict):
-        return schema
-    narrow: dict[str, Any] = {}
-    for name, value in schema.items():
-        if name in _BY_NAME and isinstance(value, dict):
-            narrow[name] = {key: _within(each, found) for key, each in value.items()}
-        else:
-            narrow[name] = value if name in _VALUES else _within(value, found)
-    kind, every = schema.get("format"), narrow.get("allOf", [])
-    if isinstance(kind, str) and kind in PATTERNS and isinstance(every, list):
+    def narrow(each: dict[str, Any]) -> dict[str, Any]:
+        kind, every = each.get("format"), each.get("allOf", [])
+        if not isinstance(kind, str) or kind not in PATTERNS or not isinstance(every, list):
+            return each
         found.add(kind)
-        narrow["allOf"] = [*every, {"$ref": f"#/$defs/{_NAMES[kind]}"}]
-    return narrow
+        return {**each, "allOf": [*every, {"$ref": f"#/$defs/{_NAMES[kind]}"}]}
 
-
-def _within(part: Any, found: set[str]) -> Any:
-    """A part of a schema. What has an `$id` cannot refer to what is outside of it, and stays as it is."""
-    if isinstance(part, list):
-        return [_within(each, found) for each in part]
-    return part if isinstance(part, dict) and "$id" in part else _narrowed(part, found)
+    # What has an `$id` cannot refer to what is outside of it, and stays as it is.
+    changed = mapped(schema, narrow, own_ids=False)
+    if not found:
+        return schema
+    defined = changed.get("$defs")
+    patterns = {_NAMES[name]: {"pattern": f"^{PATTERNS[name]}$"} for name in sorted(found)}
+    return {**changed, "$defs": {**(defined if isinstance(defined, dict) else {}), **patterns}}

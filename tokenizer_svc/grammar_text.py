@@ -8,8 +8,8 @@ from llguidance import LLMatcher, StructTag
 from ops.runtime.grammars import GrammarError
 from tokenizer_svc.call_grammar import WHITESPACE, call_grammar
 from tokenizer_svc.call_rules import CallRules
-from tokenizer_svc.date_formats import narrowed
 from tokenizer_svc.lark_or_gbnf import lark_of
+from tokenizer_svc.schema_limits import followed
 
 
 def grammar_text(kind: str, text: str, lenient: bool = False) -> str:
@@ -31,9 +31,8 @@ def _text(kind: str, text: str, lenient: bool) -> str:
     match kind:
         case "json_schema":
             options: Any = {"whitespace_pattern": WHITESPACE, "lenient": lenient}
-            if '"format"' in text:
-                text = json.dumps(narrowed(json.loads(text)))
-            return LLMatcher.grammar_from_json_schema(text, options)
+            schema = json.dumps(followed(json.loads(text), lenient))
+            return LLMatcher.grammar_from_json_schema(schema, options)
         case "regex":
             return LLMatcher.grammar_from_regex(text)
         case "choice":
@@ -61,4 +60,5 @@ def _tag(tag: dict[str, Any], triggers: list[str]) -> StructTag:
     trigger = next((trigger for trigger in triggers if begin.startswith(trigger)), None)
     if not trigger:
         raise GrammarError(f"no trigger is the beginning of {begin!r}")
-    return StructTag(trigger=trigger, begin=begin, grammar=narrowed(tag["schema"]), end=tag["end"])
+    schema = followed(tag["schema"], lenient=False)
+    return StructTag(trigger=trigger, begin=begin, grammar=schema, end=tag["end"])
