@@ -39,8 +39,13 @@ def fingerprint_of(
     """Of a worker with these settings: 16 hexadecimal digits. `dtype`: the model's. Raises `OSError`."""
     found = hashlib.blake2b(weights_of(settings.model), digest_size=8)
     found.update(GRAMMARS.encode())
-    formats = (dtype, settings.quantization, settings.kv_dtype, settings.tensor_parallel, torch.__version__)
-    found.update(repr((*map(str, formats), arithmetic_of(settings, kernels, device), code())).encode())
+    formats = (dtype, settings.quantization, settings.kv_dtype, settings.tensor_parallel)
+    made_by = (
+        torch.__version__,
+        library.compiler(kernels.library) if isinstance(kernels, CpuKernels) else "",
+    )
+    computes = arithmetic_of(settings, kernels, device)
+    found.update(repr((*map(str, formats), *made_by, computes, code())).encode())
     return found.hexdigest()
 
 
@@ -86,14 +91,13 @@ def weights_of(directory: Path) -> bytes:
 
 
 def arithmetic_of(settings: WorkerSettings, kernels: Kernels, device: torch.device) -> str:
-    """What computes: the GPU, or the instruction set and the compiler of the kernels, and the back end."""
+    """What computes: the GPU or the instruction set, and the back end."""
     if device.type == "cuda":
         return f"{torch.cuda.get_device_name(device)} {type(kernels).__name__}"
     if not type(kernels).__module__.startswith(build.__package__ or ""):
         return f"torch {torch.backends.cpu.get_cpu_capability()}"
-    compiled = cast(CpuKernels, kernels).library
-    name = f"{instruction_set(settings)} by {library.compiler(compiled)}"
+    name = instruction_set(settings)
     if isinstance(kernels, OneDnnKernels):
         return f"{name} {onednn.arithmetic()}"
-    in_parts = compiled.quire_bfloat16_pairs(-1) == 0
+    in_parts = cast(CpuKernels, kernels).library.quire_bfloat16_pairs(-1) == 0
     return f"{name} in two parts" if in_parts and settings.dtype == "bfloat16" else name

@@ -34,6 +34,13 @@ class LiveRequest:
     """Tokens of the answer that have not come yet."""
     latest: int = 0
     """Time of the newest token; 0: there is none. Picoseconds."""
+    cut: int = 0
+    """Tokens that were asked for and that the context has no room for."""
+
+    @property
+    def answered(self) -> int:
+        """Tokens of the whole answer."""
+        return self.arrival.output_tokens - self.cut
 
 
 class Ledger:
@@ -75,6 +82,12 @@ class Ledger:
         self.refused += 1
         self._demand[live.arrival.tenant] -= len(live.text) + live.missing
 
+    def fit(self, live: LiveRequest, longest: int) -> None:
+        """Record that a request's prompt and answer have `longest` tokens at most."""
+        live.cut = max(0, len(live.text) + live.missing - longest)
+        live.missing -= live.cut
+        self._demand[live.arrival.tenant] -= live.cut
+
     def token(self, live: LiveRequest, now: int) -> None:
         """Record that a request has gained a token. Tokens of one step come at once."""
         if live.latest:
@@ -104,14 +117,14 @@ class Ledger:
         Raises `IntegrityError` if a token of its answer is missing.
         """
         if live.missing:
-            raise IntegrityError(f"a request of {live.arrival.output_tokens} tokens misses {live.missing}")
+            raise IntegrityError(f"a request of {live.answered} tokens misses {live.missing}")
         self.ended += 1
         self.finished_at = now
         self.prompt_tokens += len(live.text)
         self.cached_tokens += cached
         self._whole.append((now - live.asked) / SECOND)
         self.in_time += self._whole[-1] <= live.arrival.timeout
-        self._served[live.arrival.tenant] += len(live.text) + live.arrival.output_tokens
+        self._served[live.arrival.tenant] += len(live.text) + live.answered
         if self.ended % self._sample_every == 0:
             tenants = sorted(self._demand)
             self._fairness.append(

@@ -166,6 +166,7 @@ class Simulation:
         if outcome.failed:
             self.ledger.refuse(live)
             return
+        self.ledger.fit(live, group.limit)
         self._lives[group] = live
         home = self._fleet.home(group)
         assert home is not None
@@ -215,7 +216,7 @@ class Simulation:
     def _go_on(self, live: LiveRequest, now: int) -> None:
         """Queue the next question of a chat. Its prompt begins with the conversation before it."""
         turn, *later = live.turns
-        answer = array("i", [TOKEN]) * live.arrival.output_tokens
+        answer = array("i", [TOKEN]) * live.answered
         text = live.text + answer + array("i", [next(self._names)]) * turn.prompt_tokens
         at = now + round(turn.pause * SECOND)
         arrival = Arrival(at / SECOND, len(text), turn.output_tokens, tenant=live.arrival.tenant)
