@@ -140,7 +140,8 @@ function facts({usage, finish, first, rest, stopped}) {
   const out = [], tokens = usage?.completion_tokens;
   if (tokens) {
     out.push(`${tokens} token${tokens > 1 ? "s" : ""}`);
-    if (tokens > 1 && rest > 0) out.push(`${((tokens - 1) / rest * 1000).toFixed(1)} tokens/s`);
+    // What came within a moment came at once, as after a pause of the network, and has no rate.
+    if (tokens > 1 && rest >= 100) out.push(`${((tokens - 1) / rest * 1000).toFixed(1)} tokens/s`);
     out.push(`first token after ${Math.round(first)} ms`);
   }
   if (finish === "length") out.push("cut at the token limit");
