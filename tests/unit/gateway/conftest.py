@@ -123,7 +123,7 @@ class FakeTokenizer(TokenizerServicer):
         self.requests.append(request.request)
         text = request.request.text or "".join(one.content for one in request.request.chat.messages)
         tokens = [ord(character) for character in text] or list(request.request.tokens.ids)
-        if max(tokens) > sys.maxunicode:
+        if max(tokens, default=0) > sys.maxunicode:
             await context.abort(
                 grpc.StatusCode.INVALID_ARGUMENT, "no such token", (("quire-param", "prompt"),)
             )
