@@ -52,9 +52,14 @@ def test_who_is_asked_to_end_leaves_no_competitor(tmp_path: Path) -> None:
     own = subprocess.Popen([*command, "--dtype", "float32", "--start", start])
     try:
 
+        def is_late(one: psutil.Process) -> bool:
+            try:
+                return str(tmp_path) in one.cmdline()
+            except psutil.Error:  # it has ended, as a compiler does that a competitor has tried
+                return False
+
         def begun() -> list[psutil.Process]:
-            every = psutil.Process(own.pid).children(recursive=True)
-            return [one for one in every if str(tmp_path) in one.cmdline()]
+            return [one for one in psutil.Process(own.pid).children(recursive=True) if is_late(one)]
 
         while not (late := begun()):
             assert own.poll() is None
