@@ -29,7 +29,8 @@ from tests.clients.environments import cache_folder
 from tests.unit.gateway.api.test_splitter import form_of
 from tests.unit.tokenizer_svc.test_call_grammar import END, Model, thoughts_of
 from tokenizer_svc.call_rules import CallRules, Function
-from tokenizer_svc.formats import CALLS, ThoughtRules
+from tokenizer_svc.format_table import CALLS
+from tokenizer_svc.formats import ThoughtRules
 
 PACKAGE = "bfcl-eval==2026.3.23"
 CATEGORIES = (

@@ -17,7 +17,7 @@ from proto.tokenizer_pb2 import BARE_KEYS, PYTHON_CALLS
 from tokenizer_svc.bare_values import BareValues
 from tokenizer_svc.call_rules import CallRules, Function
 from tokenizer_svc.call_values import JSON_IN_XML, PYTHON, Values, quoted
-from tokenizer_svc.formats import CALLS, CallFormat
+from tokenizer_svc.format_table import CALLS, CallFormat
 from tokenizer_svc.input_grammar import InputGrammar, read_source
 from tokenizer_svc.input_spellings import BareSpelling, JsonSpelling
 from tokenizer_svc.lark_reader import Source

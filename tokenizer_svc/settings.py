@@ -5,7 +5,7 @@ from collections.abc import Collection
 from pydantic import Field, field_validator
 
 from ops.runtime.settings import ModelSettings
-from tokenizer_svc.formats import CALLS, NONE, THOUGHTS
+from tokenizer_svc.format_table import CALLS, NONE, THOUGHTS
 
 
 class TokenizerSettings(ModelSettings):
@@ -15,7 +15,7 @@ class TokenizerSettings(ModelSettings):
     """Most requests that this process serves at once; further ones wait at the door."""
 
     tool_format: str = ""
-    """How the model spells calls of functions: a name in `formats.py`, or `none`. Empty: as its chat template
+    """How the model spells calls of functions: a name in `format_table.py`, or `none`. Empty: as its template
     tells."""
 
     reasoning_format: str = ""

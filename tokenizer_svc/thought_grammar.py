@@ -8,7 +8,8 @@ import re
 from collections.abc import Mapping, Sequence
 
 from tokenizer_svc.call_values import Rules, quoted
-from tokenizer_svc.formats import THOUGHTS, ThoughtFormat, ThoughtRules
+from tokenizer_svc.format_table import THOUGHTS, ThoughtFormat
+from tokenizer_svc.formats import ThoughtRules
 
 ANY = "/(?s:.*)/"
 SPACE = r"\s\x1c-\x1f\x85"

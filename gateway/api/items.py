@@ -10,12 +10,11 @@ from gateway.api.fields import Unsupported
 from gateway.api.ignored import Ignored
 from gateway.api.images import as_text, from_url
 from gateway.api.responses_tools import Tools, qualified
-from gateway.api.tools import MAX_NAME, input_arguments
+from gateway.api.tools import MAX_NAME, UNREAD, input_arguments
 from gateway.errors import BadRequest
 
 MAX_PARTS = 4096
 """Parts of one item."""
-UNREAD = "[a file, which this model cannot read]"
 
 Json = dict[str, Any]
 
@@ -91,8 +90,7 @@ Parts = Annotated[
 
 
 def _result(value: object, info: ValidationInfo) -> object:
-    """Parts of a result. A text stands for a file: what a tool has given stays in the conversation, and would
-    end it."""
+    """Parts of a result. A text stands for each file."""
     if not isinstance(value, list) or not isinstance(info.context, Ignored):
         return value
     files = [isinstance(part, dict) and part.get("type") == "input_file" for part in value]

@@ -9,11 +9,10 @@ from pydantic_core import PydanticCustomError
 
 from gateway.api.ignored import Ignored
 from gateway.api.images import from_base64, from_url
-from gateway.api.tools import MAX_CALLS, MAX_NAME
+from gateway.api.tools import MAX_CALLS, MAX_NAME, UNREAD
 
 MAX_BLOCKS = 2 * MAX_CALLS
 """Parts of one message."""
-UNREAD = {"type": "text", "text": "[a file, which this model cannot read]"}
 
 Json = dict[str, Any]
 
@@ -267,10 +266,7 @@ class Turn(RequestPart):
 
 
 def _without_files(value: object, info: ValidationInfo) -> object:
-    """Messages. A text stands for each file, such as a PDF, that a tool has given.
-
-    What a tool has given stays in the conversation, and would end it. Claude Code sends files behind results.
-    """
+    """Messages. A text stands for each file that a tool has given. Claude Code sends some behind results."""
     if not isinstance(value, list) or not isinstance(info.context, Ignored):
         return value
     turns, given = [], False
@@ -294,7 +290,7 @@ def _is_result(part: object) -> bool:
 def _readable(part: Any) -> Any:
     match part:
         case {"type": "document", "source": {"type": "base64" | "url" | "file"}}:
-            return UNREAD
+            return {"type": "text", "text": UNREAD}
         case {"type": "tool_result", "content": list(parts)}:
             return {**part, "content": [_readable(one) for one in parts]}
     return part

@@ -102,14 +102,15 @@ def router(generator: Generator, store: ResponseStore | None, background: Backgr
             keeping = Keeping(items if put else NO_ITEMS, put, stored)
         defaults, offered = await generator.defaults_of(asked.model), asked.offered(items.all)
         kind = partial(ResponsesAnswer, asked, keeping, defaults, offered)
-        return await respond(request, generator, asked.chat(items.all), chat_requests, kind)
+        return await respond(request, generator, asked.chat(items.all, offered), chat_requests, kind)
 
     @routes.post("/v1/responses/input_tokens", openapi_extra=posting(ResponsesBody, InputTokens))
     async def count_input_tokens(request: Request) -> Response:
         """How many tokens the model would see."""
         asked = await read_body(request, ResponsesBody)
         items = await items_of(request, asked, store)
-        found = await prompt_of(request, generator, asked.chat(items.all))
+        body = asked.chat(items.all, asked.offered(items.all))
+        found = await prompt_of(request, generator, body)
         count = {"object": "response.input_tokens", "input_tokens": len(found.token_ids)}
         return Response(compact(count), media_type="application/json")
 
@@ -141,9 +142,10 @@ async def _queue(
     if background is None or asked.store is False:
         message = "'background': the response must be stored, so that it can be found later."
         raise BadRequest(message, param="background", code="unsupported_parameter")
-    body, request_id = asked.chat(items.all), request.state.request_id
+    offered, request_id = asked.offered(items.all), request.state.request_id
+    body = asked.chat(items.all, offered)
     chat_requests(body, request_id, caller_of(request))  # checks it
-    defaults, offered = await generator.defaults_of(body.model), asked.offered(items.all)
+    defaults = await generator.defaults_of(body.model)
     answer = ResponsesAnswer(asked, Keeping(stored=True), defaults, offered, body, request_id, 1)
     queued = answer.queued()
     stored = stored_items(items.all, request_id)

@@ -184,9 +184,11 @@ class ResponsesBody(RequestBody):
         added = (tool for item in items if isinstance(item, AdditionalTools) for tool in item.tools)
         return Offered([*self.tools, *added])
 
-    def chat(self, items: Sequence[Item]) -> ChatBody:
-        """The same request of the chat API, where the conversation is `items`. Raises `BadRequest`."""
-        offered = self.offered(items)
+    def chat(self, items: Sequence[Item], offered: Offered) -> ChatBody:
+        """The same request of the chat API, where the conversation is `items`. Raises `BadRequest`.
+
+        `offered`: the tools of both.
+        """
         system = [{"role": "system", "content": self.instructions}] if self.instructions else []
         fields: Json = {
             "model": self.model,

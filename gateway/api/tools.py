@@ -24,6 +24,8 @@ MAX_CALLS = 1024
 MAX_NAME = 256
 INPUT = "input"
 """The argument of a custom tool's call."""
+UNREAD = "[a file, which this model cannot read]"
+"""What stands for a file that a tool has given: a refusal would end the conversation in which it stays."""
 SYNTAXES = ("lark", "regex")
 
 Json = dict[str, Any]

@@ -49,10 +49,10 @@ class DraftModel:
         `vocab_size`: of the target model."""
         self.model = model
         self.caches = caches
-        self.forward = _DraftForward(model, caches, kernels)
+        self._missing = vocab_size - model.config.vocab_size
+        self.forward = (_DraftForward if self._missing > 0 else Forward)(model, caches, kernels)
         self.forwards: Sequence[Forward] = (self.forward,)
         self._kernels = kernels
-        self._missing = vocab_size - model.config.vocab_size
 
     def propose(self, batch: Batch, rows: Rows, guesses: Int32s) -> None:
         """See `Drafter.propose`. All tokens of the rows are computed."""

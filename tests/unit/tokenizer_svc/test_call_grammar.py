@@ -18,7 +18,8 @@ from ops.runtime.grammars import GrammarError, Vocabulary
 from tests.unit.gateway.api.test_splitter import form_of
 from tokenizer_svc.call_grammar import call_grammar
 from tokenizer_svc.call_rules import CallRules, Function
-from tokenizer_svc.formats import CALLS, ThoughtRules
+from tokenizer_svc.format_table import CALLS
+from tokenizer_svc.formats import ThoughtRules
 
 MARKS = sorted(
     {

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from tokenizer_svc.formats import CALLS, THOUGHTS, Formats, ThoughtRules
+from tokenizer_svc.format_table import CALLS, THOUGHTS
+from tokenizer_svc.formats import Formats, ThoughtRules
 from tokenizer_svc.settings import TokenizerSettings
 
 MARKS = "<think> <｜tool▁call｜>"

@@ -12,7 +12,8 @@ from ops.runtime.grammars import GrammarError
 from tests.unit.tokenizer_svc.test_call_grammar import Model, split
 from tokenizer_svc.call_grammar import call_grammar
 from tokenizer_svc.call_rules import CallRules, Function
-from tokenizer_svc.formats import CALLS, ThoughtRules
+from tokenizer_svc.format_table import CALLS
+from tokenizer_svc.formats import ThoughtRules
 
 PARAMETERS = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
 PATCH = r"""

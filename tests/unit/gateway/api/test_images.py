@@ -172,7 +172,7 @@ async def test_the_responses_api():
     result = {"type": "function_call_output", "call_id": "c", "output": [image]}
     items = [{"role": "user", "content": [{"type": "input_text", "text": "A"}, image]}, call, result]
     asked = read(ResponsesBody, input=items)
-    messages, images = await sent(asked.chat(asked.input))
+    messages, images = await sent(asked.chat(asked.input, asked.offered(asked.input)))
     assert [places(message) for message in messages] == [("A", [1]), ("", []), ("", [0])]
     assert messages[2].images[0].low_detail
     assert len(images) == 2

@@ -23,7 +23,7 @@ def read(**fields):
 
 def chat(**fields):
     asked = read(**fields)
-    return asked.chat(asked.input)
+    return asked.chat(asked.input, asked.offered(asked.input))
 
 
 def said(*items):
@@ -139,7 +139,7 @@ def test_tools_of_a_namespace_are_seen_under_its_name():
     ignored, hosted = Ignored(), {"type": "web_search"}
     tools = [SPACE | {"tools": [hosted, TOOL]}, hosted]
     asked = parse(json.dumps(ASK | {"tools": tools}).encode(), ResponsesBody, ignored)
-    assert names(asked.chat(asked.input)) == ["mcp__ctx__look"]
+    assert names(asked.chat(asked.input, asked.offered(asked.input))) == ["mcp__ctx__look"]
     assert ignored.header() == "tools[1], tools.tools[0]"
     assert asked.echo(False, {})["tools"][0]["tools"][0]["name"] == "look"
 
@@ -180,7 +180,7 @@ def test_tools_may_come_as_items():
         {"type": "additional_tools", "role": "developer", "tools": [SPACE, TOOL | {"description": "New."}]},
     ]
     asked = read(input=items, tools=[TOOL])
-    body = asked.chat(asked.input)
+    body = asked.chat(asked.input, asked.offered(asked.input))
     assert names(body) == ["look", "mcp__ctx__look"]
     assert body.tools[0]["function"]["description"] == "New.", "the last one counts"
     assert [message.content for message in body.messages] == ["A"]
@@ -209,7 +209,7 @@ def test_a_text_stands_for_a_file_that_a_tool_gives():
     ignored = Ignored()
     asked = parse(json.dumps(ASK | {"input": [result]}).encode(), ResponsesBody, ignored)
     assert ignored.header() == "tool_result.file"
-    content = asked.chat(asked.input).messages[0].content
+    content = asked.chat(asked.input, asked.offered(asked.input)).messages[0].content
     assert content.startswith("It: [a file, which this model cannot read]\x02data:image;")
     with pytest.raises(BadRequest, match=r"'input\[0\].output'"):
         parse(json.dumps(ASK | {"input": [result]}).encode(), ResponsesBody)

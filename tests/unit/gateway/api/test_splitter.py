@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gateway.api.calls import Call, functions_of
 from gateway.api.splitter import Pieces, Splitter
 from proto.tokenizer_pb2 import AnswerFormat
-from tokenizer_svc.formats import CALLS, THOUGHTS
+from tokenizer_svc.format_table import CALLS, THOUGHTS
 
 SCHEMA = {"properties": {"city": {"type": "string"}, "days": {"type": "integer"}, "at": {"type": "object"}}}
 TOOLS = [

@@ -370,6 +370,7 @@ async def test_a_large_message_that_has_not_ended_counts_as_bodies_do(backend):
         async with asyncio.timeout(60):
             while app.state.bodies.held:
                 await asyncio.sleep(0)
+    assert app.state.bodies.held == 0
 
 
 async def test_a_large_message_without_room_closes_the_socket(backend):

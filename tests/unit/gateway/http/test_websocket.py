@@ -112,6 +112,7 @@ async def test_one_that_has_not_read_the_answer_before_is_cut_off():
         while not any(isinstance(each, WebSocketProtocol) for each in connections):
             await asyncio.sleep(0)
         await gone(app, connections)
+        assert not app.taken
 
 
 class Paced(Transport):
@@ -218,6 +219,7 @@ async def test_the_end_of_an_application_leaves_no_connection():
         for task in made.tasks:
             task.cancel()
         await asyncio.wait_for(made.transport.aborted.wait(), 60)
+        assert made.transport.aborted.is_set()
 
 
 async def test_messages_that_nobody_takes_yet_are_not_parsed():
