@@ -9,7 +9,7 @@ import json
 import keyword
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from ops.runtime.grammars import GrammarError
@@ -30,10 +30,8 @@ may go on with spaces for ever."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _KEY = re.compile(r"[^<>\s](?:[^<>\n]*[^<>\s])?")
 _DIGITS = "/[0-9]{1,4}/"
-_XML_ENDS = (
-    *("</parameter>", "</arg_value>", "</function>", "</invoke>"),
-    *("</｜DSML｜parameter>", "</｜DSML｜invoke>"),
-)
+_IDENTIFIER = "/[a-z0-9]{10}/"
+_CDATA = ("<![CDATA[", "]]>")
 
 
 def call_grammar(asked: CallRules) -> str:
@@ -100,9 +98,8 @@ class _Grammar:
         """A call of the function. `text`: how the format writes a call, or the rest of it."""
         name = quoted(self._name(function.name))
         arguments = self._input(function) if function.syntax else self._arguments(function)
-        return self._rules.add(
-            self._written(text, {"name": [name], "arguments": [arguments], "number": [_DIGITS]})
-        )
+        places = {"name": [name], "arguments": [arguments], "number": [_DIGITS], "id": [_IDENTIFIER]}
+        return self._rules.add(self._written(text, places))
 
     def _name(self, name: str) -> str:
         if self._format.syntax == PYTHON_CALLS:
@@ -130,7 +127,7 @@ class _Grammar:
         (name,) = function.parameters["properties"]
         if form.argument:
             begin, end = self._around(name, as_text=True)
-            return f'{quoted(begin)} {self._bare(source, end, (*_XML_ENDS, form.end))} "\\n"'
+            return f"{self._literal(begin)} {self._bare(source, end, self._ends(end))}"
         if form.syntax == BARE_KEYS:
             mark = form.delimiters[0]
             return f"{quoted(name)} /: ?/ {self._written(mark)} {self._bare(source, mark, (mark, form.end))}"
@@ -139,13 +136,13 @@ class _Grammar:
             return rf'{quoted(name)} "=\"" {text}'
         return rf'/\{{{WHITESPACE}"{name}":{WHITESPACE}"/ {text} /{WHITESPACE}\}}/'
 
-    def _bare(self, source: Source, end: str, marks: Sequence[str]) -> str:
+    def _bare(self, source: Source, end: str, marks: Collection[str]) -> str:
         """An input as it stands, and its end. `marks`: what it cannot have in it."""
         texts = self._texts
         head = texts.literals(end)[0]
         glue = "" if head.startswith("<[") else end
         spelling = BareSpelling(self._rules, source.terminals, glue, marks, texts.without(marks))
-        return InputGrammar(self._rules, source, spelling).text(self._written(end))
+        return InputGrammar(self._rules, source, spelling).text(self._literal(end))
 
     def _json(self, schema: Mapping[str, Any], lenient: bool) -> str:
         options = {"lenient": lenient, "whitespace_pattern": WHITESPACE}
@@ -180,35 +177,56 @@ class _Grammar:
             return values.pair(name, schema)
         if self._format.syntax == PYTHON_CALLS:
             return f"{quoted(name)} /=/ {values.of(schema)}"
-        return self._xml_pair(name, schema, values)
+        return self._element(name, schema, values)
 
-    def _xml_pair(self, name: str, schema: Any, values: Values) -> str:
+    def _element(self, name: str, schema: Any, values: Values) -> str:
         # A value whose type is a string stands there as it is, and any other one as JSON.
         as_text = isinstance(schema, dict) and schema.get("type") == "string"
         begin, end = self._around(name, as_text)
-        value = self._raw(schema, end, values) if as_text else f"{values.of(schema)} {quoted(end)}"
-        return f'{quoted(begin)} {value} "\\n"'
+        value = self._raw(schema, end, values) if as_text else f"{values.of(schema)} {self._literal(end)}"
+        return f"{self._literal(begin)} {value}"
 
     def _around(self, name: str, as_text: bool) -> tuple[str, str]:
-        """What stands before and after the value of an argument in XML."""
+        """What stands before and after the value of an argument, which needs no CDATA section."""
         begin, _, end = self._format.argument.partition("$value")
+        begin, end = begin.removesuffix(_CDATA[0]), end.removeprefix(_CDATA[1])
         return begin.replace("$text", "true" if as_text else "false").replace("$key", name), end
+
+    def _ends(self, end: str) -> set[str]:
+        """What no text can have in it. `end`: what stands after the value."""
+        after_call = self._format.call.partition("$arguments")[2]
+        return {end.strip(), *after_call.split(), self._format.end} - {""}
 
     def _raw(self, schema: Mapping[str, Any], end: str, values: Values) -> str:
         """A text as it is, and its end."""
-        ends = (*_XML_ENDS, self._format.end)
+        ends = self._ends(end)
         if "const" in schema or "enum" in schema:
             choices = [schema["const"]] if "const" in schema else schema["enum"]
             if not isinstance(choices, list) or not all(isinstance(each, str) for each in choices):
                 raise GrammarError("'enum' must be a list of texts")
             if any(mark in each for mark in ends for each in choices):
                 raise GrammarError("this model's format of calls cannot spell one of its values")
-            return f"({' | '.join(quoted(each + end) for each in choices)})"
+            return f"({' | '.join(f'{quoted(each)} {self._literal(end)}' for each in choices)})"
         values.check(schema, frozenset(("type", "minLength", "maxLength", "pattern", "format")))
         text = " & ".join(
             (*(f"/{each}/" for each in values.text(schema, "(?s:.)")), self._texts.without(ends))
         )
-        return self._rules.add(f"({text}) {quoted(end)}", terminal=True)
+        if _CDATA[0] not in self._format.argument:
+            return self._ended(text, end)
+        plain = self._ended(f"{text} & /[^<&\\n]*/", end)
+        section = self._ended(f"{text} & {self._texts.without(_CDATA)}", _CDATA[1] + end)
+        return f"({plain} | {quoted(_CDATA[0])} {section})"
+
+    def _ended(self, text: str, end: str) -> str:
+        """A text and its end."""
+        head, *rest = self._texts.literals(end)
+        if head.startswith("<["):
+            return " ".join((self._rules.add(text, terminal=True), head, *rest))
+        # One terminal: where the text alone would end, none could tell.
+        return " ".join((self._rules.add(f"({text}) {head}", terminal=True), *rest))
+
+    def _literal(self, text: str) -> str:
+        return " ".join(self._texts.literals(text))
 
 
 def _is_python_name(name: str) -> bool:

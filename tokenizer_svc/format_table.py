@@ -5,12 +5,10 @@ from dataclasses import dataclass
 
 from proto.tokenizer_pb2 import (
     BARE_KEYS,
+    ELEMENTS,
     JSON_CALLS,
     NAMED_JSON,
     PYTHON_CALLS,
-    XML_INVOKES,
-    XML_PAIRS,
-    XML_PARAMETERS,
     CallSyntax,
 )
 
@@ -36,7 +34,7 @@ class CallFormat:
     delimiters: tuple[str, ...] = ()
     call: str = ""
     """One call as the model writes it. `$name` and `$arguments` stand for what they say, `$number` for
-    digits, `$space` for a space or nothing."""
+    digits, `$id` for an identifier of small letters and digits, `$space` for a space or nothing."""
     argument: str = ""
     """One argument, if each is an element of XML: `$key`, `$value`, and `$text` for `true` if the value is a
     text as it stands, and `false` if it is JSON."""
@@ -68,6 +66,10 @@ _DEEPSEEK = {
     "delimiters": ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
     "first": "<｜tool▁calls▁begin｜>",
     "last": "<｜tool▁calls▁end｜>",
+}
+_DSML = {
+    "call": '<｜DSML｜invoke name="$name">\n$arguments</｜DSML｜invoke>\n',
+    "argument": '<｜DSML｜parameter name="$key" string="$text">$value</｜DSML｜parameter>\n',
 }
 _JSON = '{"name": "$name", "arguments": $arguments}'
 
@@ -116,32 +118,121 @@ CALLS: Mapping[str, CallFormat] = {
     ),
     "deepseek_v32": CallFormat(
         signs=(("｜DSML｜", "function_calls"),),
-        syntax=XML_INVOKES,
+        syntax=ELEMENTS,
         begin=("<｜DSML｜function_calls>",),
         end="</｜DSML｜function_calls>",
-        call='<｜DSML｜invoke name="$name">\n$arguments</｜DSML｜invoke>\n',
-        argument='<｜DSML｜parameter name="$key" string="$text">$value</｜DSML｜parameter>',
         first="<｜DSML｜function_calls>\n",
         last="</｜DSML｜function_calls>",
+        **_DSML,  # type: ignore[arg-type]
+    ),
+    "deepseek_v4": CallFormat(
+        signs=(("｜DSML｜", "tool_calls"),),
+        syntax=ELEMENTS,
+        begin=("<｜DSML｜tool_calls>",),
+        end="</｜DSML｜tool_calls>",
+        first="<｜DSML｜tool_calls>\n",
+        last="</｜DSML｜tool_calls>",
+        **_DSML,  # type: ignore[arg-type]
     ),
     "minimax_m2": CallFormat(
         signs=(("<minimax:tool_call>",),),
-        syntax=XML_INVOKES,
+        syntax=ELEMENTS,
         begin=("<minimax:tool_call>",),
         end="</minimax:tool_call>",
         call='<invoke name="$name">\n$arguments</invoke>\n',
-        argument='<parameter name="$key">$value</parameter>',
+        argument='<parameter name="$key">$value</parameter>\n',
         first="<minimax:tool_call>\n",
         last="</minimax:tool_call>",
     ),
     "seed_oss": CallFormat(
         signs=(("<seed:tool_call>",),),
-        syntax=XML_PARAMETERS,
+        syntax=ELEMENTS,
         begin=("<seed:tool_call>",),
         end="</seed:tool_call>",
         call="<seed:tool_call>\n<function=$name>\n$arguments</function>\n</seed:tool_call>",
-        argument="<parameter=$key>\n$value\n</parameter>",
+        argument="<parameter=$key>\n$value\n</parameter>\n",
         between="\n",
+    ),
+    "hy3": CallFormat(
+        signs=(("<tool_sep", ":opensource"),),
+        syntax=ELEMENTS,
+        begin=("<tool_call:opensource>",),
+        end="</tool_call:opensource>",
+        delimiters=("<tool_calls:opensource>", "</tool_calls:opensource>"),
+        call="<tool_call:opensource>$name<tool_sep:opensource>\n$arguments</tool_call:opensource>",
+        argument="<arg_key:opensource>$key</arg_key:opensource>\n"
+        "<arg_value:opensource>$value</arg_value:opensource>\n",
+        first="<tool_calls:opensource>\n",
+        between="\n",
+        last="\n</tool_calls:opensource>",
+    ),
+    "minicpm5": CallFormat(
+        signs=(("<function name=", "<param name="),),
+        syntax=ELEMENTS,
+        begin=("<function name=",),
+        end="</function>",
+        call='<function name="$name">$arguments</function>',
+        argument='<param name="$key"><![CDATA[$value]]></param>',
+        between="\n",
+    ),
+    "solar_open": CallFormat(
+        signs=(("<|tool_call:begin|>", "<|tool_call:args|>"),),
+        syntax=NAMED_JSON,
+        begin=("<|tool_call:begin|>",),
+        end="<|tool_call:end|>",
+        header=r"(?P<id>\w*)<\|tool_call:name\|>(?P<name>.+?)<\|tool_call:args\|>",
+        delimiters=("<|tool_calls|>", "<|calls|>"),
+        call="<|tool_call:begin|>$id<|tool_call:name|>$name<|tool_call:args|>$arguments<|tool_call:end|>",
+        first="<|tool_calls|>",
+        last="<|calls|>",
+    ),
+    "gigachat3": CallFormat(
+        signs=(("'function call'", "<|role_sep|>"),),
+        syntax=JSON_CALLS,
+        begin=("<|message_sep|>\n\nfunction call<|role_sep|>",),
+        end="<|message_sep|>",
+        delimiters=("<|message_sep|>",),
+        call=_JSON,
+        first="<|message_sep|>\n\nfunction call<|role_sep|>\n",
+        between=None,
+    ),
+    "gigachat31": CallFormat(
+        signs=(("<|function_call|>",),),
+        syntax=JSON_CALLS,
+        begin=("<|function_call|>",),
+        end="<|message_sep|>",
+        call=f"<|function_call|>{_JSON}",
+        between=None,
+    ),
+    "apertus": CallFormat(
+        signs=(("<|tools_prefix|>", "<|tools_suffix|>"),),
+        syntax=JSON_CALLS,
+        begin=("<|tools_prefix|>",),
+        end="<|tools_suffix|>",
+        call='{"$name": $arguments}',
+        first="<|tools_prefix|>[",
+        between=", ",
+        last="]<|tools_suffix|>",
+    ),
+    "apriel": CallFormat(
+        signs=(("<tool_calls>[",),),
+        syntax=JSON_CALLS,
+        begin=("<tool_calls>",),
+        end="</tool_calls>",
+        call=_JSON,
+        first="<tool_calls>[",
+        between=", ",
+        last="]</tool_calls>",
+    ),
+    "minimax_m1": CallFormat(
+        signs=(("<tool_calls>",),),
+        syntax=JSON_CALLS,
+        begin=("<tool_calls>",),
+        end="</tool_calls>",
+        call=_JSON,
+        first="<tool_calls>\n",
+        between="\n",
+        last="\n</tool_calls>",
     ),
     "nemotron": CallFormat(
         signs=(("<TOOLCALL>",),),
@@ -173,20 +264,20 @@ CALLS: Mapping[str, CallFormat] = {
     ),
     "glm": CallFormat(
         signs=(("<tool_call>", "<arg_key>"),),
-        syntax=XML_PAIRS,
+        syntax=ELEMENTS,
         begin=("<tool_call>",),
         end="</tool_call>",
         call="<tool_call>$name\n$arguments</tool_call>",
-        argument="<arg_key>$key</arg_key>\n<arg_value>$value</arg_value>",
+        argument="<arg_key>$key</arg_key>\n<arg_value>$value</arg_value>\n",
         between="\n",
     ),
     "qwen3_coder": CallFormat(
         signs=(("<tool_call>", "<function="),),
-        syntax=XML_PARAMETERS,
+        syntax=ELEMENTS,
         begin=("<tool_call>",),
         end="</tool_call>",
         call="<tool_call>\n<function=$name>\n$arguments</function>\n</tool_call>",
-        argument="<parameter=$key>\n$value\n</parameter>",
+        argument="<parameter=$key>\n$value\n</parameter>\n",
         between="\n",
     ),
     "hermes": CallFormat(
@@ -294,6 +385,27 @@ THOUGHTS: Mapping[str, ThoughtFormat] = {
         end="<|END_THINKING|>",
         delimiters=("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
     ),
+    "hy3": ThoughtFormat(
+        signs=(("think_begin_token", ":opensource"),),
+        begin="<think:opensource>",
+        end="</think:opensource>",
+    ),
+    "apriel": ThoughtFormat(
+        signs=(("[BEGIN FINAL RESPONSE]",),),
+        begin="Here are my reasoning steps:",
+        end="[BEGIN FINAL RESPONSE]",
+        delimiters=("[END FINAL RESPONSE]",),
+    ),
+    "apertus": ThoughtFormat(
+        signs=(("<|inner_prefix|>",),), begin="<|inner_prefix|>", end="<|inner_suffix|>"
+    ),
+    "solar_open": ThoughtFormat(
+        signs=(("<|think|>", "<|content|>"),),
+        begin="<|think|>",
+        end="<|end|>",
+        delimiters=("<|begin|>assistant", "<|content|>", "<|end|>"),
+    ),
+    "minimax_m3": ThoughtFormat(signs=(("<mm:think>",),), begin="<mm:think>", end="</mm:think>"),
     "seed_oss": ThoughtFormat(signs=(("<seed:think>",),), begin="<seed:think>", end="</seed:think>"),
     "magistral": ThoughtFormat(signs=(("[THINK]", "[/THINK]"),), begin="[THINK]", end="[/THINK]"),
     "think": ThoughtFormat(signs=(("</think>",), ("<think>",)), begin="<think>", end="</think>"),

@@ -50,7 +50,7 @@ class Formats:
         self.call_name = calls or _told(CALLS, with_tools) or _by_token(model)
         self.thought_name = thoughts or _told(THOUGHTS, source + with_tools) or NONE
         self.calls, self.thoughts = CALLS.get(self.call_name), THOUGHTS.get(self.thought_name)
-        everything = "\n".join(_strings(self._form(calls=True)))
+        everything = "\n".join(_strings(answer_format(self.calls, self.thoughts)))
         self.marks = {text: token for text, token in model.special_tokens.items() if text in everything}
         """Special tokens that the formats are made of: text -> id."""
         marks = self.marks.values()
@@ -69,7 +69,7 @@ class Formats:
 
     def of(self, tools: bool, prompt: list[int]) -> AnswerFormat | None:
         """How the answer to a prompt is spelled. None: it is text alone. `tools`: functions are offered."""
-        form = self._form(calls=tools)
+        form = answer_format(self.calls if tools else None, self.thoughts)
         if not (form.thought_begin or form.call_syntax):
             return None
         if form.thought_begin:
@@ -103,19 +103,30 @@ class Formats:
         end = b"".join(self._every_token[token] for token in prompt[-LAST_TOKENS:])
         return end.decode(errors="replace").rstrip()
 
-    def _form(self, calls: bool) -> AnswerFormat:
-        form = AnswerFormat()
-        if (thoughts := self.thoughts) is not None:
-            form.thought_begin, form.thought_end = thoughts.begin, thoughts.end
-            form.thoughts_anywhere = thoughts.anywhere
-            form.delimiters.extend(thoughts.delimiters)
-        if calls and (spelled := self.calls) is not None:
-            form.call_begin.extend(spelled.begin)
-            form.call_first.extend(spelled.begin_first)
-            form.call_end, form.call_opening = spelled.end, spelled.opening
-            form.call_syntax, form.call_header = spelled.syntax, spelled.header
-            form.delimiters.extend(spelled.delimiters)
-        return form
+
+def answer_format(calls: CallFormat | None, thoughts: ThoughtFormat | None) -> AnswerFormat:
+    """How answers are split that have calls and thoughts spelled so; None: they have none."""
+    form = AnswerFormat()
+    if thoughts is not None:
+        form.thought_begin, form.thought_end = thoughts.begin, thoughts.end
+        form.thoughts_anywhere = thoughts.anywhere
+        form.delimiters.extend(thoughts.delimiters)
+    if calls is not None:
+        form.call_begin.extend(calls.begin)
+        form.call_first.extend(calls.begin_first)
+        form.call_end, form.call_opening = calls.end, calls.opening
+        form.call_syntax, form.call_header = calls.syntax, calls.header
+        form.delimiters.extend(calls.delimiters)
+        form.call_text, form.argument_text = _within(calls), calls.argument
+    return form
+
+
+def _within(calls: CallFormat) -> str:
+    """One call, without what begins and ends it."""
+    text = calls.call.removesuffix(calls.end)
+    for begin in calls.begin:
+        text = text.removeprefix(begin)
+    return text.strip()
 
 
 def _ranges(size: int, without: set[int]) -> str:
@@ -144,4 +155,4 @@ def _strings(form: AnswerFormat) -> Iterable[str]:
     # A header's marks are escaped there.
     yield form.call_header.replace("\\", "")
     yield from (form.thought_begin, form.thought_end, form.call_end)
-    yield from (*form.call_begin, *form.call_first, *form.delimiters)
+    yield from (*form.call_begin, *form.call_first, *form.delimiters, form.call_text, form.argument_text)

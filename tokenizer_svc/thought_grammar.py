@@ -5,7 +5,7 @@ Rules are in the library's dialect of Lark. There a special token is no text: it
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from tokenizer_svc.call_values import Rules, quoted
 from tokenizer_svc.format_table import THOUGHTS, ThoughtFormat
@@ -85,7 +85,7 @@ class Texts:
             before, head = "", self.rules.add(f"{before} {head}", terminal=True)
         return " ".join((before, head, *rest)).strip()
 
-    def without(self, marks: Sequence[str], text: str = ANY) -> str:
+    def without(self, marks: Collection[str], text: str = ANY) -> str:
         """A text without any of the marks. `text`: a regular expression that it follows, too."""
         if not marks:
             return self.rules.add(text, terminal=True)

@@ -30,6 +30,7 @@ class Spelling:
         """The text of calls: of each its name and its arguments."""
         spelled = (
             self.call.replace("$number", str(number))
+            .replace("$id", f"call{number:06}")
             .replace("$name", name)
             .replace("$arguments", self._written(given))
             for number, (name, given) in enumerate(calls)

@@ -11,15 +11,14 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
+from gateway.api.elements import elements_of
 from gateway.api.schema_types import kinds_of, types_of
 from proto.tokenizer_pb2 import (
     BARE_KEYS,
+    ELEMENTS,
     JSON_CALLS,
     NAMED_JSON,
     PYTHON_CALLS,
-    XML_INVOKES,
-    XML_PAIRS,
-    XML_PARAMETERS,
     AnswerFormat,
 )
 
@@ -61,7 +60,7 @@ def read_calls(text: str, form: AnswerFormat, functions: Functions) -> list[Call
     return calls if calls and all(call.name in functions for call in calls) else None
 
 
-def _json_calls(text: str, _: AnswerFormat, __: Functions) -> list[Call] | None:
+def _json_calls(text: str, form: AnswerFormat, _: Functions) -> list[Call] | None:
     values: list[Any] = []
     text, place, calls = text.strip(), 0, []
     while place < len(text):
@@ -69,6 +68,9 @@ def _json_calls(text: str, _: AnswerFormat, __: Functions) -> list[Call] | None:
         values += value if isinstance(value, list) else [value]
         place = _BETWEEN.match(text, end).end()  # type: ignore[union-attr]
     for value in values:
+        if _NAME_AS_KEY in form.call_text and isinstance(value, dict) and len(value) == 1:
+            ((name, arguments),) = value.items()
+            value = {"name": name, "arguments": arguments}
         arguments = value.get("arguments", value.get("parameters", {})) if isinstance(value, dict) else None
         if isinstance(arguments, str):
             arguments = _DECODER.decode(arguments)
@@ -89,37 +91,22 @@ def _named_json(text: str, form: AnswerFormat, _: Functions) -> list[Call] | Non
     return [Call(header["name"], _spelled(arguments), header.groupdict().get("id") or "")]
 
 
-def _xml_parameters(text: str, _: AnswerFormat, functions: Functions) -> list[Call] | None:
-    return _from_elements(text, _PARAMETERS, functions)
-
-
-def _xml_invokes(text: str, _: AnswerFormat, functions: Functions) -> list[Call] | None:
-    return _from_elements(text, _INVOKES, functions)
-
-
-def _from_elements(text: str, elements: "_Elements", functions: Functions) -> list[Call] | None:
+def _elements(text: str, form: AnswerFormat, functions: Functions) -> list[Call] | None:
+    elements = elements_of(form.call_text, form.argument_text)
     # Without the end of a last element, every beginning of one would be looked at up to the end of the text.
-    if not text.rstrip().endswith(elements.call_ends):
+    text = text.strip()
+    if not text.endswith(elements.call_end):
         return None
-    calls, end = [], 0
-    for call in elements.call.finditer(text):
-        if text[end : call.start()].strip():
+    calls: list[Call] = []
+    while text:
+        if (call := elements.call.match(text)) is None:
             return None
-        end, body = call.end(), call["body"].strip()
-        if body and (not body.endswith(elements.argument_ends) or elements.argument.sub("", body).strip()):
+        text, body = text[call.end() :].lstrip(), call["body"].strip()
+        if body and (not body.endswith(elements.argument_end) or elements.argument.sub("", body).strip()):
             return None
         pairs = [found.groupdict() for found in elements.argument.finditer(body)]
         calls.append(_from_pairs(call["name"].strip(), pairs, functions))
     return calls
-
-
-def _xml_pairs(text: str, _: AnswerFormat, functions: Functions) -> list[Call] | None:
-    name, mark, rest = text.partition("<arg_key>")
-    body = (mark + rest).strip()
-    if body and (not body.endswith("</arg_value>") or _PAIR.sub("", body).strip()):
-        return None
-    pairs = [found.groupdict() for found in _PAIR.finditer(body)]
-    return [_from_pairs(name.strip(), pairs, functions)]
 
 
 def _python_calls(text: str, _: AnswerFormat, __: Functions) -> list[Call] | None:
@@ -156,14 +143,14 @@ def _as_json(found: re.Match[str]) -> str:
 def _from_pairs(name: str, pairs: Sequence[Mapping[str, str | None]], functions: Functions) -> Call:
     """A call whose arguments are texts: the model or the schema says which of them are JSON.
 
-    `pairs`: groups of `_Elements.argument`.
+    `pairs`: groups of `Elements.argument`.
     """
     schema = functions.get(name, {})
     arguments = {}
     for pair in pairs:
         key, told = (pair["key"] or "").strip(), pair.get("told")
         types = _TOLD[told] if told else types_of(key, schema)
-        arguments[key] = _value(pair["value"] or "", types)
+        arguments[key] = _value(pair.get("data") or pair["value"] or "", types)
     return Call(name, _spelled(arguments))
 
 
@@ -200,38 +187,11 @@ def _spelled(arguments: object) -> str:
     return text
 
 
-class _Elements(NamedTuple):
-    """Calls as elements of XML, with an element for each argument."""
-
-    call: re.Pattern[str]
-    call_ends: tuple[str, ...]
-    argument: re.Pattern[str]
-    """Its groups `key`, `value`, and perhaps `told`: `true` if the value is a text as it stands."""
-    argument_ends: tuple[str, ...]
-
-
 _DECODER = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)
+_NAME_AS_KEY = '{"$name":'
 _CONSTANTS = {"True": "true", "False": "false", "None": "null"}
-_PARAMETERS = _Elements(
-    call=re.compile(r"<function=(?P<name>[^>\n]+)>(?P<body>.*?)</function>", re.DOTALL),
-    call_ends=("</function>",),
-    argument=re.compile(r"<parameter=(?P<key>[^>\n]+)>\n?(?P<value>.*?)\n?</parameter>", re.DOTALL),
-    argument_ends=("</parameter>",),
-)
-_MARK = "(?:｜DSML｜)?"
 _TOLD = {"true": frozenset(("string",)), "false": frozenset[str]()}
-_INVOKES = _Elements(
-    call=re.compile(rf'<{_MARK}invoke name="(?P<name>[^">\n]+)">(?P<body>.*?)</{_MARK}invoke>', re.DOTALL),
-    call_ends=("</invoke>", "</｜DSML｜invoke>"),
-    argument=re.compile(
-        rf'<{_MARK}parameter name="(?P<key>[^">\n]+)"(?: string="(?P<told>true|false)")?>'
-        rf"(?P<value>.*?)</{_MARK}parameter>",
-        re.DOTALL,
-    ),
-    argument_ends=("</parameter>", "</｜DSML｜parameter>"),
-)
 _BETWEEN = re.compile(r"[\s;,]*")
-_PAIR = re.compile(r"<arg_key>(?P<key>[^<]*)</arg_key>\s*<arg_value>(?P<value>.*?)</arg_value>", re.DOTALL)
 # A JSON string is passed over as a whole; without an end, up to that of the text, so that it is read once.
 _BARE = re.compile(
     r"""<\|"\|>(?P<text>.*?)<\|"\|>|"(?:[^"\\]|\\.)*"?|(?<=[{,])(?P<key>[^<>{}\[\]",:]+):|\b[A-Z][a-z]+\b""",
@@ -240,9 +200,7 @@ _BARE = re.compile(
 _READERS: Mapping[int, Callable[[str, AnswerFormat, Functions], list[Call] | None]] = {
     JSON_CALLS: _json_calls,
     NAMED_JSON: _named_json,
-    XML_PARAMETERS: _xml_parameters,
-    XML_INVOKES: _xml_invokes,
-    XML_PAIRS: _xml_pairs,
+    ELEMENTS: _elements,
     PYTHON_CALLS: _python_calls,
     BARE_KEYS: _bare_keys,
 }

@@ -8,7 +8,7 @@ import re
 from typing import NamedTuple
 
 from gateway.api.calls import Call, Functions, read_calls
-from proto.tokenizer_pb2 import JSON_CALLS, NAMED_JSON, PYTHON_CALLS, XML_PAIRS, AnswerFormat
+from proto.tokenizer_pb2 import ELEMENTS, JSON_CALLS, NAMED_JSON, PYTHON_CALLS, AnswerFormat
 
 
 class Pieces(NamedTuple):
@@ -59,7 +59,8 @@ class Splitter:
             self._call.append(self._text)
             self._text = ""
             # Of most syntaxes a text says by itself that it is complete, and the mark may be an end token.
-            self._end_call("", complete=self._form.call_syntax != XML_PAIRS)
+            open_ended = self._form.call_syntax == ELEMENTS and self._form.call_text.endswith("$arguments")
+            self._end_call("", complete=not open_ended)
         self._say(self._text)
         self._text = ""
         if not (self.thinking or self._after_call or self._skip_space):

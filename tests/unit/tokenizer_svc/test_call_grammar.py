@@ -37,6 +37,8 @@ MARKS = sorted(
         if mark and " " not in mark and mark.startswith("<")
     }
     | {"<|channel|>", "<|start|>", "<|end|>", "[TOOL_CALLS]", "[ARGS]", "<|channel>", "<channel|>"}
+    | {"<tool_sep:opensource>", "<|tool_call:name|>", "<|tool_call:args|>"}
+    | {f"<{each}:opensource>" for each in ("arg_key", "/arg_key", "arg_value", "/arg_value")}
 )
 END = 256
 SEEDS = 24
@@ -103,6 +105,9 @@ PARTS += [
     "<parameter=a>\n",
     '<parameter name="a">',
     '<｜DSML｜parameter name="a" string="true">',
+    '<param name="a">',
+    "<![CDATA[",
+    "]]>",
     "</invoke>",
     "<function=f>",
     '{"name": "f", "arguments": {}}',
@@ -129,6 +134,8 @@ CLOSING = [
     "</think>",
     "<|end|>",
     "</function>",
+    "</param>",
+    "]]></param>",
     *MARKS,
 ]
 

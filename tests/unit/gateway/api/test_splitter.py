@@ -13,6 +13,7 @@ from gateway.api.calls import Call, functions_of
 from gateway.api.splitter import Pieces, Splitter
 from proto.tokenizer_pb2 import AnswerFormat
 from tokenizer_svc.format_table import CALLS, THOUGHTS
+from tokenizer_svc.formats import answer_format
 
 SCHEMA = {"properties": {"city": {"type": "string"}, "days": {"type": "integer"}, "at": {"type": "object"}}}
 TOOLS = [
@@ -99,6 +100,51 @@ EXAMPLES = {
         '<｜DSML｜invoke name="clock">\n</｜DSML｜invoke>\n</｜DSML｜function_calls>',
         [("weather", SIMPLE), ("clock", {})],
     ),
+    "deepseek_v4": (
+        "deepseek_v4",
+        '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="weather">\n'
+        f'<｜DSML｜parameter name="city" string="true">{PLAIN}</｜DSML｜parameter>\n'
+        '<｜DSML｜parameter name="days" string="false">3</｜DSML｜parameter>\n'
+        '<｜DSML｜parameter name="at">{"x": [true]}</｜DSML｜parameter>\n</｜DSML｜invoke>\n'
+        '<｜DSML｜invoke name="clock">\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>',
+        [("weather", SIMPLE), ("clock", {})],
+    ),
+    "hy3": (
+        "hy3",
+        "<tool_calls:opensource>\n<tool_call:opensource>weather<tool_sep:opensource>\n"
+        f"<arg_key:opensource>city</arg_key:opensource>\n<arg_value:opensource>{PLAIN}"
+        "</arg_value:opensource>\n<arg_key:opensource>days</arg_key:opensource>\n"
+        "<arg_value:opensource>3</arg_value:opensource>\n<arg_key:opensource>at</arg_key:opensource>"
+        '<arg_value:opensource>{"x": [true]}</arg_value:opensource>\n</tool_call:opensource>\n'
+        "<tool_call:opensource>clock<tool_sep:opensource>\n</tool_call:opensource>\n</tool_calls:opensource>",
+        [("weather", SIMPLE), ("clock", {})],
+    ),
+    "minicpm5": (
+        "minicpm5",
+        f'<function name="weather"><param name="city"><![CDATA[{PLAIN}]]></param><param name="days">3</param>'
+        '<param name="at">{"x": [true]}</param></function>\n<function name="clock"></function>',
+        [("weather", SIMPLE), ("clock", {})],
+    ),
+    "solar_open": (
+        "solar_open",
+        f"<|tool_calls|><|tool_call:begin|>a1b2c3d4e5<|tool_call:name|>weather<|tool_call:args|>{ARGUMENTS}"
+        "<|tool_call:end|><|tool_call:begin|>b1b2c3d4e5<|tool_call:name|>clock<|tool_call:args|>{}"
+        "<|tool_call:end|><|calls|>",
+        TWO,
+    ),
+    "gigachat3": (
+        "gigachat3",
+        f"<|message_sep|>\n\nfunction call<|role_sep|>\n{AS_JSON}<|message_sep|>\n\n",
+        TWO[:1],
+    ),
+    "gigachat31": ("gigachat31", f"<|function_call|>{AS_JSON}", TWO[:1]),
+    "apertus": (
+        "apertus",
+        f'<|tools_prefix|>[{{"weather": {ARGUMENTS}}}, {{"clock": {{}}}}]<|tools_suffix|>',
+        TWO,
+    ),
+    "apriel": ("apriel", f"<tool_calls>[{AS_JSON}, {CLOCK}]</tool_calls>", TWO),
+    "minimax_m1": ("minimax_m1", f"<tool_calls>\n{AS_JSON}\n{CLOCK}\n</tool_calls>", TWO),
     "seed_oss": (
         "seed_oss",
         f"<seed:tool_call>\n<function=weather>\n<parameter=city>{PLAIN}</parameter>\n"
@@ -143,17 +189,8 @@ ALONE = ("llama3_json", "json", "pythonic", "phi4_array", "phi4_functools", "har
 
 
 def form_of(calls: str = "none", thoughts: str = "none", **more) -> AnswerFormat:
-    form = AnswerFormat(**more)
-    if (spelled := CALLS.get(calls)) is not None:
-        form.call_begin.extend(spelled.begin)
-        form.call_first.extend(spelled.begin_first)
-        form.call_end, form.call_opening = spelled.end, spelled.opening
-        form.call_syntax, form.call_header = spelled.syntax, spelled.header
-        form.delimiters.extend(spelled.delimiters)
-    if (thought := THOUGHTS.get(thoughts)) is not None:
-        form.thought_begin, form.thought_end = thought.begin, thought.end
-        form.thoughts_anywhere = thought.anywhere
-        form.delimiters.extend(thought.delimiters)
+    form = answer_format(CALLS.get(calls), THOUGHTS.get(thoughts))
+    form.MergeFrom(AnswerFormat(**more))
     return form
 
 
@@ -230,6 +267,28 @@ def test_calls(example):
     begun = "<|channel|>final<|message|>" if name == "harmony" else ""
     found = assert_any_cut_is_the_same(form, f"{begun}Let me look.\n\n{text}")
     assert (found.content, of(found.calls)) == ("Let me look.", expected)
+
+
+@pytest.mark.parametrize(
+    ("value", "city"),
+    [
+        ("<![CDATA[a </param>\n & ]] > b]]>", "a </param>\n & ]] > b"),
+        (" <![CDATA[]]>\n", ""),
+        ("a ]]> b", "a ]]> b"),
+        ("<![CDATA[ has no end", "<![CDATA[ has no end"),
+    ],
+)
+def test_a_value_may_be_in_a_section_of_its_own(value, city):
+    text = f'<function name="weather"><param name="city">{value}</param><param name="days">3</param></function>'
+    found = assert_any_cut_is_the_same(form_of("minicpm5"), text)
+    assert of(found.calls) == [("weather", {"city": city, "days": 3})]
+
+
+def test_what_stands_behind_a_call_makes_it_a_text():
+    call = "<function=weather>\n<parameter=days>\n3\n</parameter>\n</function>"
+    for text in (f"{call} and </function>", f"{call} and {call}"):
+        text = f"<tool_call>\n{text}\n</tool_call>"
+        assert assert_any_cut_is_the_same(form_of("qwen3_coder"), text) == Pieces(content=text)
 
 
 def test_every_format_has_an_example():
