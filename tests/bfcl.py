@@ -27,10 +27,10 @@ from gateway.api.splitter import Splitter
 from ops.runtime.grammars import GrammarError
 from tests.clients.environments import cache_folder
 from tests.unit.gateway.api.test_splitter import form_of
-from tests.unit.tokenizer_svc.test_call_grammar import END, Model, thoughts_of
-from tokenizer_svc.call_rules import CallRules, Function
+from tests.unit.tokenizer_svc.grammars.test_call_grammar import END, Model, thoughts_of
 from tokenizer_svc.format_table import CALLS
 from tokenizer_svc.formats import ThoughtRules
+from tokenizer_svc.grammars.call_rules import CallRules, Function
 
 PACKAGE = "bfcl-eval==2026.3.23"
 CATEGORIES = (

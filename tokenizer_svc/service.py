@@ -30,7 +30,6 @@ from proto.tokenizer_pb2 import (
 from proto.tokenizer_pb2_grpc import TokenizerServicer, add_TokenizerServicer_to_server
 from tokenizer_svc.alternatives import bound_alternatives
 from tokenizer_svc.breakers import Breakers
-from tokenizer_svc.call_rules import budget_of, call_rules
 from tokenizer_svc.classification import check_generates, classified
 from tokenizer_svc.context import AnnouncedContext, ContextLength, unknown
 from tokenizer_svc.defaults import fill_in
@@ -45,13 +44,14 @@ from tokenizer_svc.errors import (
 from tokenizer_svc.fingerprint import fingerprint_of, tokenizer_part
 from tokenizer_svc.formats import Formats
 from tokenizer_svc.generation import Generation
-from tokenizer_svc.grammars import Grammars, param_of
+from tokenizer_svc.grammars.call_rules import budget_of, call_rules
+from tokenizer_svc.grammars.shared_verdicts import RedisVerdicts
+from tokenizer_svc.grammars.trials import Grammars, param_of
 from tokenizer_svc.images import ImageSizes
 from tokenizer_svc.prompt import Render, check, predicted_tokens, prompt_of
 from tokenizer_svc.renderer import Renderer
 from tokenizer_svc.rules import complete_rules
 from tokenizer_svc.settings import TokenizerSettings
-from tokenizer_svc.shared_verdicts import RedisVerdicts
 from tokenizer_svc.tokenization import tokenized
 from tokenizer_svc.tokenizer import TextModel
 from tokenizer_svc.tools_as_text import Spelling

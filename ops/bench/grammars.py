@@ -23,7 +23,7 @@ from ops.bench.record import aligned, percentile, write
 from ops.bench.robust.json_schemas import drawn
 from ops.runtime.grammars import Vocabulary, end_tokens_in
 from ops.runtime.settings import SHIPPED_MODEL
-from tokenizer_svc.grammar_text import grammar_text
+from tokenizer_svc.grammars.grammar_text import grammar_text
 
 SCHEMAS = 100
 ROUNDS = 5

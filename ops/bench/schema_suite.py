@@ -22,7 +22,7 @@ from transformers import AutoTokenizer
 from ops.bench.record import aligned, write
 from ops.runtime.grammars import Vocabulary, end_tokens_in
 from ops.runtime.settings import SHIPPED_MODEL
-from tokenizer_svc.grammar_text import grammar_text
+from tokenizer_svc.grammars.grammar_text import grammar_text
 
 OUTCOMES = ("followed", "too narrow", "too wide", "refused")
 

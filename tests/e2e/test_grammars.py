@@ -138,7 +138,7 @@ def compiling(deployment: Deployment) -> bool:
     alive = [process.pid for process in deployment.processes["tokenizer_svc"] if process.poll() is None]
     assert len(alive) == 1
     children = psutil.Process(alive[0]).children()
-    return any("tokenizer_svc.grammar_main" in child.cmdline() for child in children)
+    return any("tokenizer_svc.grammars.grammar_main" in child.cmdline() for child in children)
 
 
 def test_a_grammar_that_goes_no_further_in_its_answer_is_a_400(deployment: Deployment) -> None:

@@ -38,9 +38,9 @@ from proto.tokenizer_pb2 import (
 from proto.tokenizer_pb2_grpc import TokenizerStub
 from tests.support.spans import exported_to
 from tokenizer_svc import service
-from tokenizer_svc.call_rules import CallRules, Function
 from tokenizer_svc.errors import InvalidRequestError
 from tokenizer_svc.formats import Formats, ThoughtRules
+from tokenizer_svc.grammars.call_rules import CallRules, Function
 from tokenizer_svc.service import TokenizerService
 from tokenizer_svc.template import ChatTemplate
 from tokenizer_svc.tokenizer import TextModel

@@ -279,7 +279,9 @@ def test_calls(example):
     ],
 )
 def test_a_value_may_be_in_a_section_of_its_own(value, city):
-    text = f'<function name="weather"><param name="city">{value}</param><param name="days">3</param></function>'
+    text = (
+        f'<function name="weather"><param name="city">{value}</param><param name="days">3</param></function>'
+    )
     found = assert_any_cut_is_the_same(form_of("minicpm5"), text)
     assert of(found.calls) == [("weather", {"city": city, "days": 3})]
 

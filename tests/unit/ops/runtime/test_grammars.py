@@ -11,7 +11,7 @@ import pytest
 from ops.runtime import grammars
 from ops.runtime.grammars import GrammarError, Vocabulary
 from ops.runtime.settings import SHIPPED_MODEL
-from tokenizer_svc.grammar_text import grammar_text
+from tokenizer_svc.grammars.grammar_text import grammar_text
 
 END = 4
 STRING = {"type": "string"}

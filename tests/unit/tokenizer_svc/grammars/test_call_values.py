@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from ops.runtime.grammars import GrammarError
-from tests.unit.tokenizer_svc.test_call_grammar import Model, model
-from tokenizer_svc.call_values import JSON_IN_XML, PYTHON, Dialect, Rules, Values
+from tests.unit.tokenizer_svc.grammars.test_call_grammar import Model, model
+from tokenizer_svc.grammars.call_values import JSON_IN_XML, PYTHON, Dialect, GrammarRules, Values
 
 __all__ = ["model"]
 
@@ -53,7 +53,7 @@ def test_values_that_a_schema_allows(
     model: Model, dialect: Dialect, schema: Any, good: Any, bad: Any
 ) -> None:
     write, read = (repr, ast.literal_eval) if dialect is PYTHON else (json.dumps, json.loads)
-    rules = Rules()
+    rules = GrammarRules()
     value = Values(rules, ROOT, dialect, lenient=False).of(schema)
     grammar = "\n".join(("%llguidance {}", f"start: {value}", *rules.lines))
     for each in (*good, *bad):
@@ -84,12 +84,12 @@ def test_values_that_a_schema_allows(
 )
 def test_what_cannot_be_followed_is_told(schema: Any, said: str) -> None:
     with pytest.raises(GrammarError, match=said):
-        Values(Rules(), ROOT, PYTHON, lenient=False).of(schema)
+        Values(GrammarRules(), ROOT, PYTHON, lenient=False).of(schema)
 
 
 @pytest.mark.parametrize("dialect", [JSON_IN_XML, PYTHON], ids=["json", "python"])
 def test_a_further_property_does_not_spell_a_listed_one_otherwise(model: Model, dialect: Dialect) -> None:
-    rules = Rules()
+    rules = GrammarRules()
     value = Values(rules, {}, dialect, lenient=False).of({"properties": {"a": {"type": "integer"}}})
     grammar = "\n".join(("%llguidance {}", f"start: {value}", *rules.lines))
     assert model.accepts(grammar, '{"a": 1, "b": "x"}')
@@ -100,7 +100,7 @@ def test_a_further_property_does_not_spell_a_listed_one_otherwise(model: Model, 
 
 
 def test_a_raw_string_s_pattern(model: Model) -> None:
-    values = Values(Rules(), {}, JSON_IN_XML, lenient=False)
+    values = Values(GrammarRules(), {}, JSON_IN_XML, lenient=False)
     for pattern, good, bad in (("^a/b$", "a/b", "xa/b"), ("a/b", "xa/by", "ab"), (r"^[^\n/]+", "a\nb", "/")):
         (found,) = values.text({"pattern": pattern}, "")
         assert model.accepts(f"%llguidance {{}}\nstart: /{found}/", good), pattern

@@ -16,10 +16,10 @@ from gateway.api.calls import functions_of
 from gateway.api.splitter import Pieces, Splitter
 from ops.runtime.grammars import GrammarError, Vocabulary
 from tests.unit.gateway.api.test_splitter import form_of
-from tokenizer_svc.call_grammar import call_grammar
-from tokenizer_svc.call_rules import CallRules, Function
 from tokenizer_svc.format_table import CALLS
 from tokenizer_svc.formats import ThoughtRules
+from tokenizer_svc.grammars.call_grammar import call_grammar
+from tokenizer_svc.grammars.call_rules import CallRules, Function
 
 MARKS = sorted(
     {

@@ -22,7 +22,7 @@ from proto.rpc import BusAway
 from proto.rpc.errors import MalformedEntry
 from proto.rpc.redis_bus import Line
 from proto.rpc.seal import Seal
-from tokenizer_svc.verdicts import Verdict
+from tokenizer_svc.grammars.verdicts import Verdict
 
 PLACES = 1024
 MOST_BYTES = 65_536

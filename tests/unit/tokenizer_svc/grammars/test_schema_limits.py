@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from ops.runtime.grammars import GrammarError, Vocabulary
-from tests.unit.tokenizer_svc.test_grammar_text import TOKENIZER, vocabulary
-from tokenizer_svc.call_rules import CallRules, Function
+from tests.unit.tokenizer_svc.grammars.test_grammar_text import TOKENIZER, vocabulary
 from tokenizer_svc.formats import ThoughtRules
-from tokenizer_svc.grammar_text import grammar_text
-from tokenizer_svc.schema_limits import bounded, followed
+from tokenizer_svc.grammars.call_rules import CallRules, Function
+from tokenizer_svc.grammars.grammar_text import grammar_text
+from tokenizer_svc.grammars.schema_limits import bounded, followed
 
 __all__ = ["vocabulary"]
 

@@ -14,15 +14,15 @@ from typing import Any
 
 from ops.runtime.grammars import GrammarError
 from proto.tokenizer_pb2 import BARE_KEYS, PYTHON_CALLS
-from tokenizer_svc.bare_values import BareValues
-from tokenizer_svc.call_rules import CallRules, Function
-from tokenizer_svc.call_values import JSON_IN_XML, PYTHON, Values, quoted
 from tokenizer_svc.format_table import CALLS, CallFormat
-from tokenizer_svc.input_grammar import InputGrammar, read_source
-from tokenizer_svc.input_spellings import BareSpelling, JsonSpelling
-from tokenizer_svc.lark_reader import Source
-from tokenizer_svc.schema_limits import bounded, followed
-from tokenizer_svc.thought_grammar import ANY, FINAL, SPACE, Texts
+from tokenizer_svc.grammars.bare_values import BareValues
+from tokenizer_svc.grammars.call_rules import CallRules, Function
+from tokenizer_svc.grammars.call_values import JSON_IN_XML, PYTHON, Values, quoted
+from tokenizer_svc.grammars.input_grammar import InputGrammar, read_source
+from tokenizer_svc.grammars.input_spellings import BareSpelling, JsonSpelling
+from tokenizer_svc.grammars.lark_reader import Source
+from tokenizer_svc.grammars.schema_limits import bounded, followed
+from tokenizer_svc.grammars.thought_grammar import ANY, FINAL, SPACE, Texts
 
 WHITESPACE = r"( |\n[ ]{0,40})?"
 """Between the parts of JSON: nothing, a space, or a new line that is indented. Without a bound a small model

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from ops.runtime.grammars import GrammarError
-from tokenizer_svc.call_values import JSON_IN_XML, Schema, Values, quoted, spelled
-from tokenizer_svc.thought_grammar import ANY, Texts
+from tokenizer_svc.grammars.call_values import JSON_IN_XML, Schema, Values, quoted, spelled
+from tokenizer_svc.grammars.thought_grammar import ANY, Texts
 
 _KEY = re.compile(r"""[^<>{}\[\]",:\s](?:[^<>{}\[\]",:\n]*[^<>{}\[\]",:\s])?""")
 

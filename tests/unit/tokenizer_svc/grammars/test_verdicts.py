@@ -8,8 +8,14 @@ from proto.rpc.redis_bus import Line
 from proto.rpc.seal import Seal
 from tokenizer_svc import shared_verdicts as shared
 from tokenizer_svc import verdicts as module
-from tokenizer_svc.shared_verdicts import NAME_BYTES, RedisVerdicts
-from tokenizer_svc.verdicts import LASTING_SECONDS, PASSING_SECONDS, MemoryVerdicts, Verdict, Verdicts
+from tokenizer_svc.grammars.shared_verdicts import NAME_BYTES, RedisVerdicts
+from tokenizer_svc.grammars.verdicts import (
+    LASTING_SECONDS,
+    PASSING_SECONDS,
+    MemoryVerdicts,
+    Verdict,
+    Verdicts,
+)
 
 GOOD = {"text": 'start: "❄"'}
 BAD = {"reason": "'strin' is no type"}

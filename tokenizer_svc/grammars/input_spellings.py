@@ -9,9 +9,21 @@ then goes on after it. In the same way what stands after a whole input may be th
 from collections.abc import Iterable, Mapping
 
 from ops.runtime.grammars import GrammarError
-from tokenizer_svc.call_values import Rules, quoted
-from tokenizer_svc.grammar_nodes import EMPTY, Alt, And, Class, Facts, Name, Node, Not, Repeat, Seq, Text
-from tokenizer_svc.regex_reader import escaped, members, slashed
+from tokenizer_svc.grammars.call_values import GrammarRules, quoted
+from tokenizer_svc.grammars.grammar_nodes import (
+    EMPTY,
+    Alt,
+    And,
+    Class,
+    Facts,
+    Name,
+    Node,
+    Not,
+    Repeat,
+    Seq,
+    Text,
+)
+from tokenizer_svc.grammars.regex_reader import escaped, members, slashed
 
 ESCAPES = {'"': '"', "\\": "\\", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}
 """Characters that a JSON string has after a backslash, and how. Other control characters are not written."""
@@ -30,7 +42,7 @@ class Spelling:
     ends_glued: bool
     """Whether `glue` is the text that stands after a whole input, and may be written as the end of it."""
 
-    def __init__(self, rules: Rules, terminals: Mapping[str, Node]) -> None:
+    def __init__(self, rules: GrammarRules, terminals: Mapping[str, Node]) -> None:
         self._rules, self._terminals = rules, terminals
         self._defined: dict[str, Node] = {}
         self._dead: set[str] = set()
@@ -230,7 +242,7 @@ class BareSpelling(Spelling):
     ends_glued = True
 
     def __init__(
-        self, rules: Rules, terminals: Mapping[str, Node], end: str, marks: Iterable[str], without: str
+        self, rules: GrammarRules, terminals: Mapping[str, Node], end: str, marks: Iterable[str], without: str
     ) -> None:
         """`end`: text after an input. `marks`: what no terminal has in it. `without`: a terminal for that."""
         super().__init__(rules, terminals)

@@ -6,10 +6,10 @@ from typing import Any
 from llguidance import LLMatcher, StructTag
 
 from ops.runtime.grammars import GrammarError
-from tokenizer_svc.call_grammar import WHITESPACE, call_grammar
-from tokenizer_svc.call_rules import CallRules
-from tokenizer_svc.lark_or_gbnf import lark_of
-from tokenizer_svc.schema_limits import followed
+from tokenizer_svc.grammars.call_grammar import WHITESPACE, call_grammar
+from tokenizer_svc.grammars.call_rules import CallRules
+from tokenizer_svc.grammars.lark_or_gbnf import lark_of
+from tokenizer_svc.grammars.schema_limits import followed
 
 
 def grammar_text(kind: str, text: str, lenient: bool = False) -> str:

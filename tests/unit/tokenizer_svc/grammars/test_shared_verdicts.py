@@ -10,8 +10,8 @@ from ops.launcher.redis_server import RedisServer
 from proto.rpc.redis_bus import Line
 from proto.rpc.seal import Seal
 from tokenizer_svc import shared_verdicts as module
-from tokenizer_svc.shared_verdicts import NAME_BYTES, RedisVerdicts
-from tokenizer_svc.verdicts import MOST_CHARACTERS, PASSING_SECONDS, Verdict
+from tokenizer_svc.grammars.shared_verdicts import NAME_BYTES, RedisVerdicts
+from tokenizer_svc.grammars.verdicts import MOST_CHARACTERS, PASSING_SECONDS, Verdict
 
 NAME, OTHER = b"a" * NAME_BYTES, b"b" * NAME_BYTES
 GOOD = Verdict(text="start: /a/")

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 
 from ops.runtime.grammars import GrammarError
-from tokenizer_svc.call_values import Rules
-from tokenizer_svc.grammar_nodes import Alt, Name, Node, Repeat, Seq, Terminal
-from tokenizer_svc.input_spellings import Ends, Spelling
-from tokenizer_svc.lark_reader import Source, read_lark
-from tokenizer_svc.regex_reader import read_regex
+from tokenizer_svc.grammars.call_values import GrammarRules
+from tokenizer_svc.grammars.grammar_nodes import Alt, Name, Node, Repeat, Seq, Terminal
+from tokenizer_svc.grammars.input_spellings import Ends, Spelling
+from tokenizer_svc.grammars.lark_reader import Source, read_lark
+from tokenizer_svc.grammars.regex_reader import read_regex
 
 Relation = frozenset[Ends]
 """The pairs of ends that a node may have."""
@@ -33,7 +33,7 @@ def read_source(syntax: str, definition: str) -> Source:
 class InputGrammar:
     """The rules of one input."""
 
-    def __init__(self, rules: Rules, source: Source, spelling: Spelling) -> None:
+    def __init__(self, rules: GrammarRules, source: Source, spelling: Spelling) -> None:
         self._rules, self._source, self._spelling = rules, source, spelling
         self._variants: dict[int | str, dict[Ends, str]] = {}
         self._made: dict[tuple[int | str, bool, bool], str] = {}

@@ -14,8 +14,8 @@ from urllib.parse import quote
 from llguidance import LLMatcher
 
 from ops.runtime.grammars import GrammarError
-from tokenizer_svc.date_formats import narrowed
-from tokenizer_svc.schema_walk import mapped
+from tokenizer_svc.grammars.date_formats import narrowed
+from tokenizer_svc.grammars.schema_walk import mapped
 
 _EXACT = 2**53
 """Up to this each whole number is a float."""

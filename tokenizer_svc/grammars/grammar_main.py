@@ -1,4 +1,4 @@
-"""`python -m tokenizer_svc.grammar_main`: compiles grammars on trial, within bounds; see `grammars.py`.
+"""`python -m tokenizer_svc.grammars.grammar_main`: compiles grammars within bounds; see `trials.py`.
 
 The process reads the vocabulary once. For each grammar it forks: what takes too much ends the child alone.
 """
@@ -15,12 +15,12 @@ from typing import Any
 from ops.runtime.grammars import GrammarError, Vocabulary
 from ops.runtime.lifeline import tie_to_parent
 from tokenizer_svc.bounds import set_bounds
-from tokenizer_svc.call_rules import CallRules
 from tokenizer_svc.errors import PanicError
 from tokenizer_svc.formats import ThoughtRules
-from tokenizer_svc.grammar_text import grammar_text
+from tokenizer_svc.grammars.call_rules import CallRules
+from tokenizer_svc.grammars.grammar_text import grammar_text
+from tokenizer_svc.grammars.thought_grammar import after_thought
 from tokenizer_svc.panic import no_panic
-from tokenizer_svc.thought_grammar import after_thought
 
 MEMORY = 2**31
 """Address space of the process. Bytes."""

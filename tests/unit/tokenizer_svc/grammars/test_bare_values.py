@@ -6,9 +6,9 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from tests.unit.tokenizer_svc.test_call_grammar import Model, model, split
-from tokenizer_svc.call_rules import CallRules, Function
+from tests.unit.tokenizer_svc.grammars.test_call_grammar import Model, model, split
 from tokenizer_svc.formats import ThoughtRules
+from tokenizer_svc.grammars.call_rules import CallRules, Function
 
 __all__ = ["model"]
 

@@ -22,13 +22,13 @@ from ops.runtime.grammars import NICENESS
 from proto.sampling_pb2 import Grammar
 from proto.tokenizer_pb2 import TextRequest
 from tokenizer_svc.bounds import environment
-from tokenizer_svc.call_rules import CallRules
 from tokenizer_svc.errors import InvalidRequestError
 from tokenizer_svc.fingerprint import trial_fingerprint
 from tokenizer_svc.formats import ThoughtRules
-from tokenizer_svc.shared_verdicts import NAME_BYTES
-from tokenizer_svc.verdicts import MOST_CHARACTERS as MOST_REASON
-from tokenizer_svc.verdicts import MemoryVerdicts, Verdict, Verdicts
+from tokenizer_svc.grammars.call_rules import CallRules
+from tokenizer_svc.grammars.shared_verdicts import NAME_BYTES
+from tokenizer_svc.grammars.verdicts import MOST_CHARACTERS as MOST_REASON
+from tokenizer_svc.grammars.verdicts import MemoryVerdicts, Verdict, Verdicts
 
 COMPILE_SECONDS = 0.25
 """Processor time for one grammar. Large schemas take milliseconds. A worker compiles it again."""
@@ -178,7 +178,7 @@ class Grammars:
     async def _start(self) -> str:
         """Start the process. Returns why the model takes no grammars, or nothing if it does."""
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tokenizer_svc.grammar_main"),
+            *(sys.executable, "-m", "tokenizer_svc.grammars.grammar_main"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             limit=_ANSWER_BYTES,

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tokenizer_svc.schema_walk import mapped
+from tokenizer_svc.grammars.schema_walk import mapped
 
 
 def marked(schema: dict[str, Any]) -> dict[str, Any]:

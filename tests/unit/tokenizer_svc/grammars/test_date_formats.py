@@ -9,11 +9,11 @@ import pytest
 
 from ops.runtime.grammars import GrammarError, Vocabulary
 from ops.runtime.settings import SHIPPED_MODEL
-from tokenizer_svc.call_grammar import call_grammar
-from tokenizer_svc.call_rules import CallRules, Function
-from tokenizer_svc.date_formats import PATTERNS, narrowed
 from tokenizer_svc.formats import ThoughtRules
-from tokenizer_svc.grammar_text import grammar_text
+from tokenizer_svc.grammars.call_grammar import call_grammar
+from tokenizer_svc.grammars.call_rules import CallRules, Function
+from tokenizer_svc.grammars.date_formats import PATTERNS, narrowed
+from tokenizer_svc.grammars.grammar_text import grammar_text
 from tokenizer_svc.tokenizer import TextModel
 
 NOON = "2024-02-29T12:00:00Z"

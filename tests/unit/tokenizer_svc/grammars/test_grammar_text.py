@@ -10,11 +10,11 @@ from tokenizers import Tokenizer
 
 from ops.runtime.grammars import GrammarError, Vocabulary
 from ops.runtime.settings import SHIPPED_MODEL
-from tokenizer_svc.grammar_text import grammar_text
+from tokenizer_svc.grammars.grammar_text import grammar_text
 
 ROWS = re.findall(
     r"^\| (any value|several schemas|objects|arrays|numbers|texts|`format`) \| (.*?) \| (.*?) ?\|$",
-    (Path(__file__).parents[3] / "docs" / "use.md").read_text(),
+    (Path(__file__).parents[4] / "docs" / "use.md").read_text(),
     re.MULTILINE,
 )
 TOKENIZER = Tokenizer.from_file(str(SHIPPED_MODEL / "tokenizer.json"))

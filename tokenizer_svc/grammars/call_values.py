@@ -1,7 +1,7 @@
 """Arguments of calls that are not written as one JSON object: a grammar for each value of a JSON Schema.
 
 Formats with JSON arguments leave their schema to the library. For the others this is the part of JSON
-Schema that most functions use. Rules are in the library's dialect of Lark.
+Schema that most functions use. GrammarRules are in the library's dialect of Lark.
 """
 
 import json
@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from ops.runtime.grammars import GrammarError
-from tokenizer_svc.date_formats import PATTERNS
+from tokenizer_svc.grammars.date_formats import PATTERNS
 
 Schema = Any
 """A JSON Schema: an object, true or false."""
@@ -56,8 +56,8 @@ _FORMATS = PATTERNS | {"uuid": r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}
 
 
 @dataclass
-class Rules:
-    """Rules of one grammar."""
+class GrammarRules:
+    """GrammarRules of one grammar."""
 
     lines: list[str] = field(default_factory=list)
 
@@ -144,7 +144,7 @@ PYTHON = Dialect(
 class Values:
     """The values of one function's arguments."""
 
-    def __init__(self, rules: Rules, root: Schema, dialect: Dialect, lenient: bool) -> None:
+    def __init__(self, rules: GrammarRules, root: Schema, dialect: Dialect, lenient: bool) -> None:
         """`root`: the schema in which references are looked up. `lenient`: pass over unknown keywords."""
         self._rules, self._root, self._dialect, self._lenient = rules, root, dialect, lenient
         self._referred: dict[str, str] = {}

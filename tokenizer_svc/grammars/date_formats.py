@@ -7,7 +7,7 @@ Python's `datetime` does.
 
 from typing import Any
 
-from tokenizer_svc.schema_walk import mapped
+from tokenizer_svc.grammars.schema_walk import mapped
 
 _YEAR = "([1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])"
 _LEAP_YEAR = "([0-9]{2}(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)"

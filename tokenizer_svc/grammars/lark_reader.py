@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ops.runtime.grammars import GrammarError
-from tokenizer_svc.grammar_nodes import Alt, And, Class, Name, Node, Not, Repeat, Seq, Terminal, Text
-from tokenizer_svc.regex_reader import escaped, read_regex
+from tokenizer_svc.grammars.grammar_nodes import Alt, And, Class, Name, Node, Not, Repeat, Seq, Terminal, Text
+from tokenizer_svc.grammars.regex_reader import escaped, read_regex
 
 _FRACTION = r"([0-9]+\.[0-9]*|\.[0-9]+)([eE](\+|-)?[0-9]+)?"
 _NUMBER = rf"[0-9]+|{_FRACTION}|[0-9]+[eE](\+|-)?[0-9]+"

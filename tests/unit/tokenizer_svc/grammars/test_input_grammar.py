@@ -9,11 +9,11 @@ import pytest
 from llguidance import LLMatcher
 
 from ops.runtime.grammars import GrammarError
-from tests.unit.tokenizer_svc.test_call_grammar import Model, split
-from tokenizer_svc.call_grammar import call_grammar
-from tokenizer_svc.call_rules import CallRules, Function
+from tests.unit.tokenizer_svc.grammars.test_call_grammar import Model, split
 from tokenizer_svc.format_table import CALLS
 from tokenizer_svc.formats import ThoughtRules
+from tokenizer_svc.grammars.call_grammar import call_grammar
+from tokenizer_svc.grammars.call_rules import CallRules, Function
 
 PARAMETERS = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
 PATCH = r"""

@@ -1,15 +1,15 @@
 """The grammar of what comes before an answer's own grammar: a thought, which is free.
 
-Rules are in the library's dialect of Lark. There a special token is no text: it stands by its number.
+GrammarRules are in the library's dialect of Lark. There a special token is no text: it stands by its number.
 """
 
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 
-from tokenizer_svc.call_values import Rules, quoted
 from tokenizer_svc.format_table import THOUGHTS, ThoughtFormat
 from tokenizer_svc.formats import ThoughtRules
+from tokenizer_svc.grammars.call_values import GrammarRules, quoted
 
 ANY = "/(?s:.*)/"
 SPACE = r"\s\x1c-\x1f\x85"
@@ -38,10 +38,10 @@ def after_thought(grammar: str, asked: ThoughtRules) -> str:
 
 
 class Texts:
-    """Rules for texts in a model's formats."""
+    """GrammarRules for texts in a model's formats."""
 
     def __init__(self, asked: ThoughtRules) -> None:
-        self.rules = Rules()
+        self.rules = GrammarRules()
         self.thoughts: ThoughtFormat | None = THOUGHTS.get(asked.thoughts)
         self._asked = asked
 
