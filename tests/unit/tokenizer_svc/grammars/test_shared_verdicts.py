@@ -9,7 +9,7 @@ from ops.launcher.acl import Credentials
 from ops.launcher.redis_server import RedisServer
 from proto.rpc.redis_bus import Line
 from proto.rpc.seal import Seal
-from tokenizer_svc import shared_verdicts as module
+from tokenizer_svc.grammars import shared_verdicts as module
 from tokenizer_svc.grammars.shared_verdicts import NAME_BYTES, RedisVerdicts
 from tokenizer_svc.grammars.verdicts import MOST_CHARACTERS, PASSING_SECONDS, Verdict
 

@@ -21,10 +21,10 @@ from proto.rpc.redis_bus import Line
 from proto.rpc.seal import Seal
 from proto.sampling_pb2 import BeamSearch
 from proto.tokenizer_pb2 import CallShape, Shape, TextRequest, TextSoFar
-from tokenizer_svc import grammars as module
-from tokenizer_svc import shared_verdicts
 from tokenizer_svc.errors import InvalidRequestError
 from tokenizer_svc.formats import ThoughtRules
+from tokenizer_svc.grammars import shared_verdicts
+from tokenizer_svc.grammars import trials as module
 from tokenizer_svc.grammars.call_rules import CallRules, Function
 from tokenizer_svc.grammars.shared_verdicts import RedisVerdicts
 from tokenizer_svc.grammars.trials import Grammars, param_of

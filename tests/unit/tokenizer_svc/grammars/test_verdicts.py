@@ -6,8 +6,8 @@ import pytest
 
 from proto.rpc.redis_bus import Line
 from proto.rpc.seal import Seal
-from tokenizer_svc import shared_verdicts as shared
-from tokenizer_svc import verdicts as module
+from tokenizer_svc.grammars import shared_verdicts as shared
+from tokenizer_svc.grammars import verdicts as module
 from tokenizer_svc.grammars.shared_verdicts import NAME_BYTES, RedisVerdicts
 from tokenizer_svc.grammars.verdicts import (
     LASTING_SECONDS,
