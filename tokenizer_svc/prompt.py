@@ -1,6 +1,5 @@
 """Checks a request and turns its prompt into tokens."""
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,8 @@ Render = Callable[
 ]
 """Renders a chat template. Takes messages, further variables of the template, tools, the tenant on whose
 behalf, and how to render; raises `InvalidRequestError`."""
+
+Request = TextRequest | EmbedRequest
 
 Kind = TypeVar("Kind", dict[str, Any], list[Any])
 
@@ -101,7 +102,7 @@ async def prompt_tokens(
         case "tokens":
             return _given(request.tokens.ids, model.vocab_size)[-last:]
         case "text":
-            tokens = await _encode_text(model, request.text, context, special is not False)
+            tokens = await _encode_text(model, request, context, special is not False)
             param = "prompt"
         case "chat":
             tokens = await _encode_chat(model, request, context, render, special is True)
@@ -117,7 +118,7 @@ async def predicted_tokens(model: TextModel, request: TextRequest) -> list[int]:
     text = request.prediction[:MAX_PREDICTION]
     if len(text) <= SHORT:
         return model.encode(text, special=False) if text else []
-    return await asyncio.to_thread(model.encode, text, special=False)
+    return await model.aside.run(request.tenant, len(text), model.encode, text, False)
 
 
 async def input_tokens(
@@ -140,15 +141,16 @@ async def input_tokens(
         case "tokens":
             return _given(request.tokens.ids, model.vocab_size)[: most or None], 0
         case "text" if most:
-            tokens, second = await _encode_start(model, [request.text], most)
+            tokens, second = await _encode_start(model, request, [request.text], most)
         case "pair" if most and model.pair_arguments is None:
-            tokens, second = await _encode_start(model, [request.pair.query, request.pair.document], most)
+            texts = [request.pair.query, request.pair.document]
+            tokens, second = await _encode_start(model, request, texts, most)
         case "pair" | "chat" if most:
             raise InvalidRequestError(
                 TRUNCATE, "what this model's chat template makes of texts cannot be cut"
             )
         case "text":
-            tokens = await _encode_text(model, request.text, context, special=True)
+            tokens = await _encode_text(model, request, context, special=True)
         case "pair":
             tokens, second = await _encode_pair(model, request, context, render)
         case "chat" if images_in(request.chat):
@@ -189,28 +191,32 @@ def _given(ids: Sequence[int], vocab_size: int) -> list[int]:
     return list(ids)
 
 
-async def _encode_text(model: TextModel, text: str, context: ContextLength, special: bool) -> list[int]:
-    _check_length("prompt", len(text))
-    return await _encoded(model, "prompt", text, context, special)
+async def _encode_text(
+    model: TextModel, request: Request, context: ContextLength, special: bool
+) -> list[int]:
+    _check_length("prompt", len(request.text))
+    return await _encoded(model, request, "prompt", request.text, context, special)
 
 
 async def _encoded(
-    model: TextModel, param: str, text: str, context: ContextLength, special: bool
+    model: TextModel, request: Request, param: str, text: str, context: ContextLength, special: bool
 ) -> list[int]:
     if len(text) <= SHORT:
         return model.encode(text, special)
     model.check_fits(param, len(text), await context())
-    return await asyncio.to_thread(model.encode, text, special)
+    return await model.aside.run(request.tenant, len(text), model.encode, text, special)
 
 
-async def _encode_start(model: TextModel, texts: Sequence[str], most: int) -> tuple[list[int], int]:
+async def _encode_start(
+    model: TextModel, request: EmbedRequest, texts: Sequence[str], most: int
+) -> tuple[list[int], int]:
     """See `TextModel.encode_start`."""
     length = sum(map(len, texts))
     _check_length("prompt", length)
     if length <= SHORT:
         found = model.encode_start(texts, most)
     else:
-        found = await asyncio.to_thread(model.encode_start, texts, most)
+        found = await model.aside.run(request.tenant, length, model.encode_start, texts, most)
     if length and not found[0]:
         raise InvalidRequestError(TRUNCATE, f"besides special tokens there is no room for a text in {most}")
     return found
@@ -227,16 +233,16 @@ async def _encode_pair(
         arguments = dict(model.pair_arguments)
         rendering = Rendering(add_generation_prompt=arguments.pop("add_generation_prompt", False) is True)
         text = await render(messages, arguments, [], request.tenant, rendering)
-        return await _encoded(model, "prompt", text, context, special=False), 0
+        return await _encoded(model, request, "prompt", text, context, special=False), 0
     if length <= SHORT:
         return model.encode_pair(query, document)
     model.check_fits("prompt", length, await context())
-    return await asyncio.to_thread(model.encode_pair, query, document)
+    return await model.aside.run(request.tenant, length, model.encode_pair, query, document)
 
 
 async def _encode_chat(
     model: TextModel,
-    request: TextRequest | EmbedRequest,
+    request: Request,
     context: ContextLength,
     render: Render | None,
     special: bool,
@@ -254,7 +260,7 @@ async def _encode_chat(
     text = await render(messages, arguments, tools, request.tenant, _rendering(chat))
     if model.images is not None and images_in(chat):
         text = model.images.apart(text)
-    return await _encoded(model, "messages", text, context, special)
+    return await _encoded(model, request, "messages", text, context, special)
 
 
 def _rendering(chat: Conversation) -> Rendering:

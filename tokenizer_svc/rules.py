@@ -1,7 +1,5 @@
 """What the tokenizer adds to a request's rules: the tokens of bad words, and those that end an answer."""
 
-import asyncio
-
 from proto.sampling import problem_in
 from proto.sampling_pb2 import TokenSequence
 from proto.tokenizer_pb2 import TextRequest
@@ -35,7 +33,7 @@ async def complete_rules(model: TextModel, request: TextRequest, breakers: Break
         if sum(map(len, words)) <= SHORT:
             found = _bad_words(model, list(words))
         else:
-            found = await asyncio.to_thread(_bad_words, model, list(words))
+            found = await model.aside.run(request.tenant, 0, _bad_words, model, list(words))
         request.sampling.rules.bad_words.extend(TokenSequence(tokens=tokens) for tokens in found)
     if not request.sampling.HasField("rules"):
         return
@@ -43,7 +41,8 @@ async def complete_rules(model: TextModel, request: TextRequest, breakers: Break
     if rules.HasField("dry"):
         if len(request.dry_breakers) > MAX_BREAKERS:
             raise InvalidRequestError("dry_sequence_breakers", f"at most {MAX_BREAKERS} breakers")
-        await asyncio.to_thread(breakers.add_to, rules.dry, list(request.dry_breakers))
+        named = list(request.dry_breakers)
+        await model.aside.run(request.tenant, 0, breakers.add_to, rules.dry, named)
     if rules.min_tokens:
         # An end token is held back even where it would not end the answer, as in vLLM.
         rules.end_tokens[:] = sorted({*model.end_tokens, *stop_tokens(model, request)})

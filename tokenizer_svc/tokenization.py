@@ -1,7 +1,5 @@
 """Prompts as tokens, and tokens as text, for clients that ask for nothing else."""
 
-import asyncio
-
 from proto.tokenizer_pb2 import TokenizeRequest, TokenizeResponse
 from tokenizer_svc.context import ContextLength, unknown
 from tokenizer_svc.images import ImageSizes
@@ -24,7 +22,7 @@ async def tokenized(
     tokens = (await prompt_of(model, request.request, context, render, sizes)).tokens
     if len(tokens) <= FEW:
         return _spelled(model, request, tokens)
-    return await asyncio.to_thread(_spelled, model, request, tokens)
+    return await model.aside.run(request.request.tenant, len(tokens), _spelled, model, request, tokens)
 
 
 def _spelled(model: TextModel, request: TokenizeRequest, tokens: list[int]) -> TokenizeResponse:

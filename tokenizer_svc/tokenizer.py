@@ -1,8 +1,8 @@
 """What a model directory defines for text: vocabulary, chat template, end tokens."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,9 +21,12 @@ from tokenizer_svc.longest import characters_per_token
 from tokenizer_svc.panic import no_panic
 from tokenizer_svc.pooling import Ways, ways_in
 from tokenizer_svc.token_bytes import TokenBytes
+from tokenizer_svc.turns import Aside
 
 MOST_BYTES = 2**29
 """Size of a tokenizer.json. Those of the largest vocabularies have some 30 MiB."""
+_PLACES = (2**32 - 1, 2**32 - 2)
+"""Numbers of the library's type for tokens that no token has."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -62,6 +65,8 @@ class TextModel:
     """Characters that one token stands for at most; None if no number is certain. See `longest.py`."""
     images: ImageTokens | None
     """How prompts spell images; None: the model takes none."""
+    aside: Aside = field(default_factory=Aside)
+    """Where long texts are encoded."""
 
     @classmethod
     def load(cls, directory: Path, image_tokens: int = 0) -> Self:
@@ -128,12 +133,33 @@ class TextModel:
         room = most - self.tokenizer.num_special_tokens_to_add(len(texts) > 1)
         if room < len(texts):
             return [], 0
-        parts = [self._encode_safely(text, special=False) for text in texts]
-        for part, length in zip(parts, _shortened([len(part) for part in parts], room), strict=True):
-            part.truncate(length)
+        parts = [self._encode_safely(text, special=False).ids for text in texts]
+        lengths = _shortened([len(part) for part in parts], room)
+        return self._joined([part[:length] for part, length in zip(parts, lengths, strict=True)])
+
+    def _joined(self, parts: Sequence[list[int]]) -> tuple[list[int], int]:
+        """The tokens of one text or two with special tokens, and an index as `encode_pair` gives it.
+
+        The library's own way keeps all that was cut off, and joins each piece of it with each of the other.
+        """
+        places = dict(zip(_PLACES, parts, strict=False))
+        joined = self._around(places)
+        ids, second = list[int](), 0
+        for token, kind in zip(joined.ids, joined.type_ids, strict=True):
+            if kind == 1 and second == 0:
+                second = len(ids)
+            ids += places.get(token, (token,))
+        return ids, second
+
+    def _around(self, places: Iterable[int]) -> tokenizers.Encoding:
+        """Special tokens around texts, each of which is one of these numbers instead."""
+        texts = []
+        for place in places:
+            text = self._encode("", special=False)
+            text.pad(1, pad_id=place)
+            texts.append(text)
         with no_panic():
-            joined = self.tokenizer.post_process(parts[0], parts[1] if len(parts) > 1 else None)
-        return _with_second(joined)
+            return self.tokenizer.post_process(texts[0], texts[1] if len(texts) > 1 else None)
 
     def _encode_safely(self, text: str | tuple[str, str], special: bool) -> tokenizers.Encoding:
         try:

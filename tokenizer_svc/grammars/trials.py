@@ -1,9 +1,10 @@
 """Grammars of answers, as requests ask for them: compiled on trial in a process.
 
 A pattern comes from anywhere, and compiling it may take any time or memory. So `grammar_main.py` compiles it
-in a process of its own, within bounds, one at a time. The process starts with the first grammar. It exchanges
-lines of JSON with its owner. No token of another answer waits for it: its priority is low. What a trial finds
-is kept by hash (`verdicts.py`), and shared with the other tokenizers of the deployment.
+in a process of its own, within bounds, one at a time, for tenants in turns. The process starts with the
+first grammar. It exchanges lines of JSON with its owner. No token of another answer waits for it: its
+priority is low. What a trial finds is kept by hash (`verdicts.py`), and shared with the other tokenizers of
+the deployment.
 """
 
 import asyncio
@@ -29,6 +30,7 @@ from tokenizer_svc.grammars.call_rules import CallRules
 from tokenizer_svc.grammars.shared_verdicts import NAME_BYTES
 from tokenizer_svc.grammars.verdicts import MOST_CHARACTERS as MOST_REASON
 from tokenizer_svc.grammars.verdicts import MemoryVerdicts, Verdict, Verdicts
+from tokenizer_svc.turns import Turns
 
 COMPILE_SECONDS = 0.25
 """Processor time for one grammar. Large schemas take milliseconds. A worker compiles it again."""
@@ -70,7 +72,7 @@ class Grammars:
         self._end_tokens = end_tokens
         self._basis = (fingerprint, vocab_size, *end_tokens)
         self._process: asyncio.subprocess.Process | None = None
-        self._turn = asyncio.Lock()
+        self._turns = Turns()
         self._trial: asyncio.Task[Verdict] | None = None
         self._own, self._shared = MemoryVerdicts(), shared
         self._kept: tuple[Verdicts, ...] = (self._own, shared) if shared is not None else (self._own,)
@@ -101,7 +103,7 @@ class Grammars:
         question: dict[str, Any] = {"kind": kind, "text": text, "lenient": shape.lenient}
         if before is not None and before.thoughts:
             question["before"] = vars(before)
-        verdict = await self._verdict(question, seconds)
+        verdict = await self._verdict(question, seconds, request.tenant)
         if verdict.text is None:
             raise InvalidRequestError(param, f"{kind}: {verdict.reason}"[:MOST_REASON])
         return Grammar(text=verdict.text, end_tokens=self._end_tokens)
@@ -113,7 +115,7 @@ class Grammars:
             await asyncio.wait([self._trial])
         await self._end()
 
-    async def _verdict(self, question: dict[str, Any], seconds: float) -> Verdict:
+    async def _verdict(self, question: dict[str, Any], seconds: float, tenant: str) -> Verdict:
         """What a trial finds, or one like it has found before, here or at another tokenizer."""
         name = self._name_of(question)
         for kept in self._kept:
@@ -121,7 +123,7 @@ class Grammars:
             if found is not None and found.settles(seconds):
                 await self._own.put(name, found)
                 return found
-        async with self._turn:
+        async with self._turns.turn(tenant):
             if self._trial is not None:  # its caller may have left
                 await asyncio.wait([self._trial])
             found = await self._own.get(name)  # whoever had the turn before may have asked the same

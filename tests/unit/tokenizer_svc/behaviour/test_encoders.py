@@ -121,6 +121,15 @@ async def test_texts_are_cut_as_transformers_does(tmp_path: Path, kind: str, tex
         await tokens_request(model, request)
 
 
+async def test_what_is_cut_off_costs_nothing(tmp_path: Path) -> None:
+    """Pieces of one text with pieces of the other would be 1.6 billion pairs."""
+    model, request = saved(tmp_path, "word piece", "ForSequenceClassification"), EmbedRequest()
+    request.pair.query, request.pair.document = "the fox saw snow " * 10_000, "the snow " * 20_000
+    request.truncate_prompt_tokens, request.pooling = 5, CLASSIFY
+    asked = await tokens_request(model, request)
+    assert (list(unpack(asked.tokens)), asked.second_segment) == ([2, 4, 3, 4, 3], 3)
+
+
 async def test_texts_are_cut_to_the_context(tmp_path: Path) -> None:
     async def context() -> int:
         return 5

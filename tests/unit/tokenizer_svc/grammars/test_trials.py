@@ -164,6 +164,21 @@ def _seconds(grammars: Grammars) -> float:
     return sum(psutil.Process(grammars._process.pid).cpu_times()[:4])
 
 
+@pytest.mark.timeout(120)
+async def test_one_tenant_s_many_do_not_keep_another_waiting(grammars: Grammars) -> None:
+    await grammars.grammar_of(request(regex="a"))
+    done = list[str]()
+
+    async def ask(tenant: str, regex: str) -> None:
+        asked = request(regex=regex)
+        asked.tenant = tenant
+        await grammars.grammar_of(asked)
+        done.append(tenant)
+
+    await asyncio.gather(*(ask("greedy", f"a{{{n}}}") for n in range(1, 60)), ask("other", "b"))
+    assert done.index("other") <= 2
+
+
 @pytest.mark.timeout(60)
 async def test_one_that_computes_for_too_long_is_ended(
     grammars: Grammars, monkeypatch: pytest.MonkeyPatch
