@@ -12,7 +12,7 @@ from proto.rpc import Lease, Node, Owner
 from proto.scheduler_pb2_grpc import add_SchedulerServicer_to_server
 from proto.worker_pb2_grpc import WorkerStub
 from scheduler_svc.engine import Engine
-from scheduler_svc.inside import MOST_WATCHERS, InsideService
+from scheduler_svc.inside.service import MOST_WATCHERS, InsideService
 from scheduler_svc.service import SchedulerService
 from scheduler_svc.settings import SchedulerSettings
 

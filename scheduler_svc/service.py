@@ -31,7 +31,7 @@ from scheduler_svc.core.request import Request
 from scheduler_svc.core.sequence import SequenceGroup
 from scheduler_svc.engine import Engine
 from scheduler_svc.intake import embedding_from, request_from
-from scheduler_svc.states import RequestStates, states_of
+from scheduler_svc.state_spans import RequestStates, states_of
 
 tracer = trace.get_tracer("quire.scheduler")
 

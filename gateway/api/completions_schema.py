@@ -86,7 +86,3 @@ class CompletionBody(GenerationBody):
     def scored_alternatives(self) -> int | None:
         wanted, asked = self.wanted_logprobs, super().scored_alternatives
         return asked if not self.echo or wanted is None else max(wanted, asked or 0)
-
-    @property
-    def shows_prompt(self) -> bool:
-        return self.echo

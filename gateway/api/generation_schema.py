@@ -238,8 +238,3 @@ class GenerationBody(ShapedBody, RequestBody):
     def scored_alternatives(self) -> int | None:
         """Alternatives to ask for with each token of the prompt; None: no log probabilities of it."""
         return alternatives(self.prompt_logprobs)
-
-    @property
-    def shows_prompt(self) -> bool:
-        """Each answer begins with its prompt."""
-        return False

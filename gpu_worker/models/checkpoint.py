@@ -295,7 +295,7 @@ def _usual(name: str, aliases: Mapping[str, str]) -> str:
 
 
 def _map(file: Any) -> list[range]:
-    """Addresses of the tensors of an open safetensors file, which lie one after the other. None if it has no
+    """Addresses of the tensors of an open safetensors file, which lie one after the other. Empty if it has no
     numbers."""
     names = file.offset_keys()
     ends = [

@@ -47,7 +47,6 @@ def load(
 
     Raises `ModelError`, `CapacityError`, `KernelError` and `HubError`.
     """
-    tell("fetching the model")
     settings = resolved(settings)
     count, device = settings.tensor_parallel, device_of(settings)
     if count == 1:

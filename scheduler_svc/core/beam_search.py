@@ -77,11 +77,6 @@ class Search:
         self._found = 0
         self.over = False
 
-    @property
-    def beams(self) -> int:
-        """Number of beams in this round."""
-        return len(self._scores)
-
     def advance(
         self, outputs: Sequence["array[int]"], candidates: Sequence[Sequence[Candidate]]
     ) -> list[Continuation]:

@@ -56,7 +56,7 @@ class BlockPool:
         self.shared_blocks = 0
         """Blocks that are in more than one table."""
         self.watches: list[BlockWatch] = []
-        """Of those who look at the pool now; see `scheduler_svc/recorder.py`."""
+        """Of those who look at the pool now; see `scheduler_svc/inside/worker_changes.py`."""
 
     @property
     def free_blocks(self) -> int:

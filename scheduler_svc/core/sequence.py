@@ -269,7 +269,7 @@ class SequenceGroup:
     def most_cached(self) -> int:
         """Tokens at most, from the first one on, whose blocks its sequences may take from the cache.
 
-        None if all tokens are pooled, or each has a vector. Of a prompt whose log probabilities are wanted
+        0 if all tokens are pooled, or each has a vector. Of a prompt whose log probabilities are wanted
         those whose logits are not needed any more: the last token that has been delivered is computed again.
         """
         if self.scored < len(self.request.prompt):

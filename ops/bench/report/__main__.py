@@ -7,6 +7,7 @@ of each kind of benchmark is in `sections/`, what is asked of Quire in `targets.
 """
 
 import shutil
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,8 +47,9 @@ def text(records: Sequence[Record]) -> str:
         missed = [verdict for verdict in verdicts if verdict.met is False]
         blocks += ["## What Quire is slower at", *_slower(slower(records), missed)]
     environments = list(dict.fromkeys(_environment(record) for record in records))
+    titles = Counter(map(_title, records))
     for record in in_order(list(records)):
-        blocks += _section(record, environments)
+        blocks += _section(record, environments, titles)
     blocks += ["## Versions", *(f"{place}. {each}" for place, each in enumerate(environments, 1))]
     return "\n\n".join(blocks) + "\n"
 
@@ -112,9 +114,15 @@ def _ratio(ratio: Mapping[str, float]) -> str:
     return spread(ratio) if is_spread(ratio) else number(ratio["median"])
 
 
-def _section(record: Record, environments: Sequence[str]) -> list[str]:
-    kind = kind_of(record)
-    title = ": ".join(filter(None, (kind.title, _subject(record))))
+def _title(record: Record) -> str:
+    return ": ".join(filter(None, (kind_of(record).title, _subject(record))))
+
+
+def _section(record: Record, environments: Sequence[str], titles: Mapping[str, int]) -> list[str]:
+    """`titles`: how many records have each. One that several have gets the record's name."""
+    kind, title = kind_of(record), _title(record)
+    if titles[title] > 1:
+        title = f"{title} ({record.name})"
     return [
         f"## {title}",
         _origin(record, environments),

@@ -9,7 +9,7 @@ from ops.runtime.vision.anyres import AnyResVision
 from ops.runtime.vision.fixed import FixedVision
 from ops.runtime.vision.frames import FrameVision
 from ops.runtime.vision.gemma import BudgetVision, SquareVision
-from ops.runtime.vision.read import PROCESSOR_FILES, processor_settings, read_vision
+from ops.runtime.vision.read import PROCESSOR_FILES, read_vision
 from ops.runtime.vision.sizes import AreaVision, EdgeVision
 from ops.runtime.vision.tiles import CropVision, SplitVision
 from ops.runtime.vision.vision import (
@@ -38,6 +38,5 @@ __all__ = [
     "SquareVision",
     "Together",
     "Vision",
-    "processor_settings",
     "read_vision",
 ]

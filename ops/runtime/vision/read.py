@@ -43,14 +43,8 @@ def read_vision(directory: Path, most: int) -> Vision | None:
         return None
 
 
-def processor_settings(directory: Path) -> Mapping[str, Any] | None:
-    """Settings of the model's image processor, as transformers finds them; None if it has none."""
-    found = _settings_in(directory)
-    return None if found is None else found[1]
-
-
 def _settings_in(directory: Path) -> tuple[Path, Mapping[str, Any]] | None:
-    """The file with the settings, and the settings."""
+    """The file with the settings of the model's image processor, as transformers finds it; and these."""
     whole, path = (directory / name for name in PROCESSOR_FILES)
     if whole.is_file() and isinstance(own := read_json(whole).get("image_processor"), Mapping):
         return whole, own

@@ -5,9 +5,10 @@
     beams.py           beam search                             submit, decode, prefill, preempt, settle
     drafts.py          speculative decoding                    decode, settle
     roll.py            texts that go on past their context     fleet, settle
-    embeddings.py      texts that are read and not continued   prefill, settle
+    embeddings.py      texts that are read and not continued   admit, prefill, settle
     prompt_scores.py   log probabilities of prompts            prefill, settle
-    partial_blocks.py  prefixes that end within a block        admit, prefill, settle
+    partial_blocks.py  prefixes that end within a block        admit, prefill, settle, router
+    whole_images.py    images that are seen as a whole         prefill
 
 A new capability has a module here and a call in each phase that it changes:
 

@@ -7,8 +7,8 @@ from typing import Self
 from proto.inside_pb2 import Look, Totals
 from scheduler_svc.core.fleet import Fleet
 from scheduler_svc.core.scheduler import Scheduler
+from scheduler_svc.inside.worker_changes import MOST_NUMBERS, WorkerChanges
 from scheduler_svc.measures import Measures
-from scheduler_svc.recorder import MOST_NUMBERS, Recorder
 from scheduler_svc.step_log import StepLog
 from scheduler_svc.worker_link import WorkerLink
 
@@ -71,21 +71,21 @@ class _Worker:
     def __init__(self, number: int, link: WorkerLink) -> None:
         self.number = number
         scheduler = link.scheduler
-        self._recorder = Recorder(number, scheduler)
+        self._changes = WorkerChanges(number, scheduler)
         self._logs = link.step_logs
         self._steps = StepLog(scheduler.limits.max_step_tokens, scheduler.state.prefill_budget)
         self._logs.append(self._steps)
 
     def look(self, look: Look, room: int) -> None:
-        """Add what has changed. `room`: see `Recorder.look`."""
-        change, steps = self._recorder.look(room), self._steps.take()
+        """Add what has changed. `room`: see `WorkerChanges.look`."""
+        change, steps = self._changes.look(room), self._steps.take()
         if change is not None:
             look.workers.append(change)
         if steps:
             if change is None:
-                look.workers.add(number=self.number, host_used=self._recorder.host_used)
+                look.workers.add(number=self.number, host_used=self._changes.host_used)
             look.workers[-1].steps.extend(steps)
 
     def close(self) -> None:
-        self._recorder.close()
+        self._changes.close()
         self._logs.remove(self._steps)

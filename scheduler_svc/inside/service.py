@@ -10,7 +10,7 @@ import grpc
 from proto.inside_pb2 import Look, WatchRequest
 from proto.inside_pb2_grpc import InsideServicer
 from scheduler_svc.engine import Engine
-from scheduler_svc.lookout import Lookout
+from scheduler_svc.inside.lookout import Lookout
 
 LOOK_SECONDS = 0.2
 """Time between two looks at least: people can hardly follow more. A gateway works at each look, too."""

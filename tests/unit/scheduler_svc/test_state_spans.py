@@ -13,7 +13,7 @@ from opentelemetry.trace import INVALID_SPAN, StatusCode
 from ops.runtime.light_spans import LightSpan, LightTracerProvider
 from ops.runtime.trace_sampling import Sampling
 from scheduler_svc.core.fleet import Fleet
-from scheduler_svc.states import MAX_SPANS, RequestStates, states_of
+from scheduler_svc.state_spans import MAX_SPANS, RequestStates, states_of
 from tests.support.spans import Converted
 
 ALONE = ["waiting", "prefill", "decode"]

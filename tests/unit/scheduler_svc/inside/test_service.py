@@ -14,9 +14,10 @@ from proto.sampling import greedy
 from proto.sampling_pb2 import StopConditions
 from proto.scheduler_pb2 import Start
 from proto.worker_pb2_grpc import WorkerStub, add_WorkerServicer_to_server
-from scheduler_svc import inside, lookout
 from scheduler_svc.engine import Engine
-from scheduler_svc.inside import InsideService
+from scheduler_svc.inside import lookout
+from scheduler_svc.inside import service as inside
+from scheduler_svc.inside.service import InsideService
 from scheduler_svc.intake import request_from
 from scheduler_svc.settings import SchedulerSettings
 

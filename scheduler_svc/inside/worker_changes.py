@@ -37,7 +37,7 @@ class _Told:
     """Number of its tokens that were told."""
 
 
-class Recorder:
+class WorkerChanges:
     """Looks at one worker for one who watches. `close` must be called in the end."""
 
     def __init__(self, number: int, scheduler: Scheduler) -> None:

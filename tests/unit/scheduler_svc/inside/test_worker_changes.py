@@ -13,7 +13,7 @@ from proto.arrays import unpack
 from proto.inside_pb2 import SequenceChange, WorkerChange
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.sequence import Sequence, State
-from scheduler_svc.recorder import MOST_NUMBERS, MOST_WAITING, Recorder, _trace_id
+from scheduler_svc.inside.worker_changes import MOST_NUMBERS, MOST_WAITING, WorkerChanges, _trace_id
 from tests.support.programs import World, busy_program, play
 
 
@@ -73,14 +73,14 @@ class Watched(World):
     def __init__(self, *arguments: Any, looks: Random) -> None:
         super().__init__(*arguments)
         self.looks = looks
-        self.watchers: dict[Scheduler, list[tuple[Recorder, Seen]]] = {}
+        self.watchers: dict[Scheduler, list[tuple[WorkerChanges, Seen]]] = {}
         self.checked = 0
 
     def check(self, scheduler: Scheduler, worker: Any) -> None:
         super().check(scheduler, worker)
         watchers = self.watchers.setdefault(scheduler, [])
         if len(watchers) < 2 and self.looks.random() < 0.3:
-            watchers.append((Recorder(len(watchers), scheduler), Seen()))
+            watchers.append((WorkerChanges(len(watchers), scheduler), Seen()))
         for number, (recorder, seen) in enumerate(watchers):
             if self.looks.random() < 0.4:
                 room = MOST_NUMBERS if number else 9
@@ -152,7 +152,7 @@ def settle(worker: Any, scheduler: Scheduler) -> None:
 
 def test_nothing_is_told_where_nothing_changes(fake: SimpleNamespace) -> None:
     scheduler = Scheduler(fake.limits(), 16)
-    recorder = Recorder(3, scheduler)
+    recorder = WorkerChanges(3, scheduler)
     first = recorder.look()
     assert first is not None
     assert first.number == 3
@@ -165,7 +165,7 @@ def test_what_was_given_up_for_something_else_is_told(fake: SimpleNamespace) -> 
     world = World(fake, {"num_blocks": 4, "block_size": 4, "max_slots": 1, "max_step_tokens": 16}, 1)
     world.join(None)
     (scheduler,) = world.workers
-    recorder = Recorder(1, scheduler)
+    recorder = WorkerChanges(1, scheduler)
     seen = Seen()
     for number in range(3):  # each has blocks of its own, which only the last one can have
         prompt = [number] * 12
@@ -191,7 +191,7 @@ def test_of_many_that_wait_the_first_are_told(fake: SimpleNamespace, more: int) 
         request = fake.request(name=f"r{number}", prompt=[1], max_tokens=9)
         world.fleet.accept(request)
     scheduler.plan()
-    change = Recorder(1, scheduler).look()
+    change = WorkerChanges(1, scheduler).look()
     assert change is not None
     assert [told.request_id for told in change.sequences] == [f"r{n}" for n in range(1 + MOST_WAITING)]
 
@@ -211,7 +211,7 @@ def test_a_look_tells_no_more_than_it_has_room_for(fake: SimpleNamespace) -> Non
     (scheduler,) = world.workers
     for number in range(4):
         world.fleet.accept(fake.request(name=f"r{number}", prompt=[number] * 40, max_tokens=9))
-    recorder, seen, sizes = Recorder(1, scheduler), Seen(), []
+    recorder, seen, sizes = WorkerChanges(1, scheduler), Seen(), []
     scheduler.plan()
     scheduler.plan()
     while (change := recorder.look(room=30)) is not None:
