@@ -3,6 +3,8 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from typing import cast
 
 from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel
@@ -225,7 +227,7 @@ def create_app(
     app.add_exception_handler(GatewayError, _gateway_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Disconnected, _client_left)
-    app.add_exception_handler(Exception, _server_fault)
+    app.add_exception_handler(Exception, partial(_server_fault, access=options.access))
     return app
 
 
@@ -280,10 +282,16 @@ async def _client_left(_: Request, __: Exception) -> Response:
     return Response(status_code=CLIENT_CLOSED_REQUEST)
 
 
-async def _server_fault(request: Request, _: Exception) -> Response:
-    """An unexpected exception, which the server logs. No middleware sees this response and adds the id."""
+async def _server_fault(request: Request, _: Exception, access: Access) -> Response:
+    """An unexpected exception, which the server logs, and after which it closes the connection.
+
+    No middleware sees this response and adds its headers.
+    """
     request_id: str = request.state.request_id
     logger.error("request %s: an unexpected error; what it was stands below", request_id)
     response = refusal(ServerFault(request_id), request.scope)
     response.headers["X-Request-Id"] = request_id
-    return response
+    response.headers["Connection"] = "close"
+    if not access.origins:
+        return response
+    return cast(Response, cross_origin(response, access))  # all that is done with either is to call it

@@ -46,7 +46,7 @@ async def read_body(request: Request, kind: type[Body]) -> Body:
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != "application/json" and not media_type.endswith("+json"):
         raise WrongMediaType("The body must be JSON: send 'Content-Type: application/json'.")
-    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    encoding = request.headers.get("content-encoding", "").strip().lower() or "identity"
     if encoding not in ("identity", *_GZIP):
         raise WrongEncoding(f"The content encoding '{encoding[:50]}' is not supported: send gzip or none.")
     raw = await _read(request, request.state.body, encoding in _GZIP)

@@ -34,7 +34,7 @@ class Form:
         kind, options = parse_options_header(request.headers.get("content-type"))
         if kind != b"multipart/form-data" or not options.get(b"boundary"):
             raise WrongMediaType("The body must be a form: send 'Content-Type: multipart/form-data'.")
-        if request.headers.get("content-encoding", "identity").lower() != "identity":
+        if request.headers.get("content-encoding", "").strip().lower() not in ("", "identity"):
             raise WrongMediaType("A form must not be compressed.")
         try:
             parser = MultipartParser(options[b"boundary"], {

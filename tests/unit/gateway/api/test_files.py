@@ -108,6 +108,7 @@ async def test_a_tenant_has_so_much_room(clients):
         (b"--x\r\n\r\n--y", {"Content-Type": "multipart/form-data; boundary=x"}, 400),
         (b"--x--\r\n", {"Content-Type": "multipart/form-data; boundary=x"}, 400),
         (b"", {"Content-Type": "multipart/form-data; boundary=x", "Content-Encoding": "gzip"}, 415),
+        (b"--x--\r\n", {"Content-Type": "multipart/form-data; boundary=x", "Content-Encoding": ""}, 400),
     ],
 )
 async def test_what_is_no_form(clients, content, headers, status):

@@ -269,6 +269,12 @@ async def test_a_compressed_body(refusing):
         assert response.headers["accept-encoding"] == "gzip, identity"
 
 
+@pytest.mark.parametrize("encoding", ["", " ", "identity", "Identity"])
+async def test_a_body_that_says_that_it_is_not_compressed(refusing, encoding):
+    response = await refusing.post(COMPLETIONS, content=b"{}", headers={"Content-Encoding": encoding})
+    assert_error(response, 400, "model", "missing_required_parameter")
+
+
 @pytest.mark.parametrize(
     ("body", "status", "code"),
     [
@@ -387,6 +393,10 @@ async def test_a_fault_of_ours_is_logged_and_tells_nothing(gateway, caplog):
     assert "index" not in response.text
     (asked,) = gateway.tokenizer.requests
     assert response.headers["x-request-id"] == asked.request_id
+    assert response.headers["connection"] == "close"
+    # The server closes the connection on which it was.
+    for _ in range(3):
+        assert (await gateway.http.get("/health/live")).status_code == 200
 
 
 async def test_the_largest_body_is_served(gateway):

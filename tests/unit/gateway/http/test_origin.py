@@ -131,6 +131,18 @@ async def test_an_allowed_page_can_read_answers(allowed, keys_of):
     assert refused.headers["access-control-allow-origin"] in ("https://app.example", "*")
 
 
+async def test_an_allowed_page_can_read_of_a_fault_of_ours():
+    access = Access.of(origins=["https://app.example"])
+    app = create_app(NoTokenizer(), options=Options(access))  # it raises what nobody expects
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+        ask = {"model": "m", "prompt": "A"}
+        for page, read in (("https://app.example", "https://app.example"), ("http://localhost", None)):
+            answer = await http.post("/v1/completions", json=ask, headers={"origin": page})
+            assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
+            assert answer.headers.get("access-control-allow-origin") == read
+
+
 async def test_a_page_that_is_not_allowed_beside_one_that_is():
     access = GatewaySettings(allowed_origins="https://app.example").access
     async with client(access) as http:
