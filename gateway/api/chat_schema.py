@@ -23,6 +23,7 @@ from gateway.api.images import has_image
 from gateway.api.request_schema import BodyPart
 from gateway.api.tools import (
     MAX_CALLS,
+    MAX_ID,
     ToolCall,
     ToolChoice,
     Tools,
@@ -47,7 +48,7 @@ class Message(BodyPart):
     tool_calls: list[ToolCall] = Field(
         default_factory=list, max_length=MAX_CALLS, description="Functions that the assistant has called."
     )
-    tool_call_id: str = Field("", max_length=256, description="Id of the call whose result this is.")
+    tool_call_id: str = Field("", max_length=MAX_ID, description="Id of the call whose result this is.")
     reasoning_content: str = Field("", description="What the assistant thought before.")
     reasoning: str = Field("", description="Another name of `reasoning_content`.")
     audio: Unsupported = None

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 from pydantic_core import PydanticCustomError
 
 from gateway.api.fields import Unsupported
 from gateway.api.ignored import Ignored
 from gateway.api.images import as_text, from_url
 from gateway.api.responses_tools import Tools, qualified
-from gateway.api.tools import MAX_NAME, UNREAD, input_arguments
+from gateway.api.tools import MAX_ID, MAX_NAME, UNREAD, Arguments, LenientPart, input_arguments
 from gateway.errors import BadRequest
 
 MAX_PARTS = 4096
@@ -19,20 +19,14 @@ MAX_PARTS = 4096
 Json = dict[str, Any]
 
 
-class ItemPart(BaseModel):
-    """Part of a request. Other fields are those of answers, which clients send back."""
-
-    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
-
-
-class InputText(ItemPart):
+class InputText(LenientPart):
     """A text, the client's or the model's."""
 
     type: Literal["input_text", "output_text", "text"]
     text: str
 
 
-class InputRefusal(ItemPart):
+class InputRefusal(LenientPart):
     """A text of another server's model, which says that it will not answer."""
 
     type: Literal["refusal"]
@@ -48,7 +42,7 @@ def _checked(url: str) -> str:
     return url
 
 
-class InputImage(ItemPart):
+class InputImage(LenientPart):
     """An image."""
 
     type: Literal["input_image"]
@@ -100,7 +94,7 @@ def _result(value: object, info: ValidationInfo) -> object:
     return [text if file else part for file, part in zip(files, value, strict=True)]
 
 
-ResultParts = Annotated[Parts, BeforeValidator(_result, json_schema_input_type=str | list[_AnyPart])]
+ResultParts = Annotated[Parts, BeforeValidator(_result, json_schema_input_type=str | list[_AnyPart] | None)]
 """The same. Files among them are not read."""
 
 
@@ -122,10 +116,10 @@ def _stored(parts: Sequence[_Part], kind: Json) -> list[Json]:
     ]
 
 
-class _Item(ItemPart):
+class _Item(LenientPart):
     """Part of the conversation."""
 
-    id: str | None = Field(None, max_length=MAX_NAME)
+    id: str | None = Field(None, max_length=MAX_ID)
 
     @property
     def image_characters(self) -> int:
@@ -158,17 +152,17 @@ class InputCall(_Item):
     """A call that the model has made."""
 
     type: Literal["function_call"]
-    call_id: str = Field(max_length=MAX_NAME)
+    call_id: str = Field(max_length=MAX_ID)
     name: str = Field(min_length=1, max_length=MAX_NAME)
     namespace: str | None = Field(None, max_length=MAX_NAME)
-    arguments: str
+    arguments: Arguments = ""
 
 
 class InputCustomCall(_Item):
     """A call of a custom tool that the model has made."""
 
     type: Literal["custom_tool_call"]
-    call_id: str = Field(max_length=MAX_NAME)
+    call_id: str = Field(max_length=MAX_ID)
     name: str = Field(min_length=1, max_length=MAX_NAME)
     namespace: str | None = Field(None, max_length=MAX_NAME)
     input: str
@@ -182,8 +176,8 @@ class InputResult(_Item):
     """What came of a call."""
 
     type: Literal["function_call_output", "custom_tool_call_output"]
-    call_id: str = Field(max_length=MAX_NAME)
-    output: ResultParts
+    call_id: str = Field(max_length=MAX_ID)
+    output: ResultParts = Field(default_factory=list)
 
     @property
     def image_characters(self) -> int:
@@ -195,7 +189,7 @@ class InputResult(_Item):
         return super().stored(item_id) | {"output": output}
 
 
-class ReasoningText(ItemPart):
+class ReasoningText(LenientPart):
     """Part of a thought."""
 
     type: Literal["reasoning_text"] = "reasoning_text"
@@ -220,7 +214,7 @@ class AdditionalTools(_Item):
     tools: Tools
 
 
-class ItemReference(ItemPart):
+class ItemReference(LenientPart):
     """An item of a stored response."""
 
     type: Literal["item_reference"]

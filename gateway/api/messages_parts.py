@@ -4,12 +4,12 @@ import json
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, WithJsonSchema
+from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from gateway.api.ignored import Ignored
 from gateway.api.images import from_base64, from_url
-from gateway.api.tools import MAX_CALLS, MAX_NAME, UNREAD
+from gateway.api.tools import MAX_CALLS, MAX_ID, MAX_NAME, UNREAD, LenientPart
 
 MAX_BLOCKS = 2 * MAX_CALLS
 """Parts of one message."""
@@ -17,13 +17,7 @@ MAX_BLOCKS = 2 * MAX_CALLS
 Json = dict[str, Any]
 
 
-class RequestPart(BaseModel):
-    """Part of a request. Other fields are hints for caches and the like."""
-
-    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
-
-
-class TextPart(RequestPart):
+class TextPart(LenientPart):
     """A text."""
 
     type: Literal["text"]
@@ -52,7 +46,7 @@ _IMAGE_SOURCES = [
 ]
 
 
-class ImagePart(RequestPart):
+class ImagePart(LenientPart):
     """An image."""
 
     type: Literal["image"]
@@ -64,25 +58,25 @@ class ImagePart(RequestPart):
         return self.source
 
 
-class ThinkingPart(RequestPart):
+class ThinkingPart(LenientPart):
     """What the model thought before."""
 
     type: Literal["thinking"]
     thinking: str
 
 
-class HiddenPart(RequestPart):
+class HiddenPart(LenientPart):
     """A thought that cannot be read, or a note about tools and servers. It is left out: the model sees all
     tools from the beginning."""
 
     type: Literal["redacted_thinking", "tool_addition", "tool_removal", "fallback"]
 
 
-class ToolUsePart(RequestPart):
+class ToolUsePart(LenientPart):
     """A call that the model has made."""
 
     type: Literal["tool_use"]
-    id: str = Field(max_length=MAX_NAME)
+    id: str = Field(max_length=MAX_ID)
     name: str = Field(min_length=1, max_length=MAX_NAME)
     input: Json = Field(default_factory=dict)
 
@@ -124,21 +118,21 @@ def _each(value: object) -> object:
 EachText = Annotated[list[str], BeforeValidator(_each), _TEXTS]
 
 
-class PlainSource(RequestPart):
+class PlainSource(LenientPart):
     """A document's text."""
 
     type: Literal["text"]
     text: str = Field(alias="data")
 
 
-class PartsSource(RequestPart):
+class PartsSource(LenientPart):
     """A document's text, in parts."""
 
     type: Literal["content"]
     text: Texts = Field(alias="content")
 
 
-class DocumentPart(RequestPart):
+class DocumentPart(LenientPart):
     """A text to draw on."""
 
     type: Literal["document"]
@@ -151,7 +145,7 @@ class DocumentPart(RequestPart):
         return _paragraphs(self.title, self.context, self.source.text)
 
 
-class SearchResultPart(RequestPart):
+class SearchResultPart(LenientPart):
     """A text that a search has found, and where."""
 
     type: Literal["search_result"]
@@ -164,7 +158,7 @@ class SearchResultPart(RequestPart):
         return _paragraphs(self.title, self.source, self.content)
 
 
-class ReferencePart(RequestPart):
+class ReferencePart(LenientPart):
     """A tool that a search for tools has found."""
 
     type: Literal["tool_reference"]
@@ -198,15 +192,14 @@ _ResultPart = Annotated[_Readable | ReferencePart, Field(discriminator="type")]
 
 
 def _result(value: object) -> object:
-    """Parts of a result. Null is none."""
-    return [] if value is None else _known(value, (*_READABLE, "tool_reference"))
+    return _known(value, (*_READABLE, "tool_reference"))
 
 
-class ToolResultPart(RequestPart):
+class ToolResultPart(LenientPart):
     """What came of a call."""
 
     type: Literal["tool_result"]
-    tool_use_id: str = Field(max_length=MAX_NAME)
+    tool_use_id: str = Field(max_length=MAX_ID)
     content: Annotated[
         list[_ResultPart],
         Field(max_length=MAX_BLOCKS),
@@ -228,7 +221,7 @@ Part = Annotated[
 ]
 
 
-class Turn(RequestPart):
+class Turn(LenientPart):
     """One message: a text, or parts."""
 
     role: Literal["user", "assistant", "system"]

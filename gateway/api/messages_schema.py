@@ -7,10 +7,10 @@ from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, mod
 from gateway.api.body import validated
 from gateway.api.chat_schema import ChatBody
 from gateway.api.fields import MAX_INT32, MAX_MESSAGES, MAX_STOP_LENGTH, MAX_STOPS, bounded, declared
-from gateway.api.messages_parts import EachText, Json, RequestPart, Turns
+from gateway.api.messages_parts import EachText, Json, Turns
 from gateway.api.request_schema import RequestBody
 from gateway.api.shape import MAX_DEPTH
-from gateway.api.tools import MAX_NAME, MAX_TOOL_VALUES, MAX_TOOLS, functions, other_tool
+from gateway.api.tools import MAX_NAME, MAX_TOOL_VALUES, MAX_TOOLS, LenientPart, functions, other_tool
 from gateway.api.turns import in_turns
 from gateway.api.volatile import Volatile, put_last, without_volatile
 from gateway.errors import BadRequest
@@ -25,7 +25,7 @@ def _tools(value: object, info: ValidationInfo) -> object:
     return functions(value, info, ("custom", None))
 
 
-class Tool(RequestPart):
+class Tool(LenientPart):
     """A function that the model may call."""
 
     name: str = Field(min_length=1, max_length=MAX_NAME)
@@ -54,7 +54,7 @@ Tools = Annotated[
 ]
 
 
-class Choice(RequestPart):
+class Choice(LenientPart):
     """Which tools the model may or must call."""
 
     type: Literal["auto", "any", "tool", "none"]
@@ -62,28 +62,28 @@ class Choice(RequestPart):
     disable_parallel_tool_use: bool | None = None
 
 
-class Thinking(RequestPart):
+class Thinking(LenientPart):
     """Whether the model thinks before it answers, if its chat template has a switch for it."""
 
     type: Literal["enabled", "disabled", "adaptive", "between_tools"]
     budget_tokens: int | None = Field(None, ge=1, le=MAX_INT32, description="Tokens of the thought at most.")
 
 
-class Format(RequestPart):
+class Format(LenientPart):
     """A JSON Schema that the answer follows."""
 
     type: Literal["json_schema"]
     json_schema: Json = Field(alias="schema")
 
 
-class OutputConfig(RequestPart):
+class OutputConfig(LenientPart):
     """What the answer is like."""
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: Format | None = None
 
 
-class Metadata(RequestPart):
+class Metadata(LenientPart):
     """Who asks."""
 
     user_id: str | None = None

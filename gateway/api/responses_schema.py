@@ -8,11 +8,11 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from gateway.api.body import validated
 from gateway.api.chat_schema import ChatBody
 from gateway.api.fields import MAX_MESSAGES, bounded, declared
-from gateway.api.items import AdditionalTools, InputItem, Item, ItemPart, items_from, messages_of
+from gateway.api.items import AdditionalTools, InputItem, Item, items_from, messages_of
 from gateway.api.request_schema import RequestBody
 from gateway.api.responses_tools import Offered, Tools
 from gateway.api.shape import MAX_DEPTH
-from gateway.api.tools import MAX_NAME, MAX_TOOL_VALUES
+from gateway.api.tools import MAX_NAME, MAX_TOOL_VALUES, LenientPart
 from gateway.api.turns import in_turns
 from gateway.errors import BadRequest
 
@@ -27,7 +27,7 @@ Metadata = Annotated[
 ]
 
 
-class TextFormat(ItemPart):
+class TextFormat(LenientPart):
     """What the text is like."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -52,13 +52,13 @@ class TextFormat(ItemPart):
         return {"type": self.type, self.type: fields}
 
 
-class TextOptions(ItemPart):
+class TextOptions(LenientPart):
     """What the text of the answer is like."""
 
     format: TextFormat | None = None
 
 
-class ReasoningOptions(ItemPart):
+class ReasoningOptions(LenientPart):
     """How the model thinks before it answers."""
 
     effort: str | None = Field(
@@ -94,7 +94,7 @@ _CHOICE = {
 }
 
 
-class NamedConversation(ItemPart):
+class NamedConversation(LenientPart):
     """A stored conversation by its id."""
 
     id: str = Field(max_length=MAX_NAME)

@@ -7,7 +7,15 @@ import json
 from collections.abc import Collection, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from gateway.api.fields import bounded
@@ -22,6 +30,8 @@ MAX_TOOL_VALUES = 2**16
 MAX_CALLS = 1024
 """Calls in one message."""
 MAX_NAME = 256
+MAX_ID = 2**16
+"""Characters of a call's id. Gemini's, through LiteLLM, carry signatures of thousands."""
 INPUT = "input"
 """The argument of a custom tool's call."""
 UNREAD = "[a file, which this model cannot read]"
@@ -32,30 +42,41 @@ Json = dict[str, Any]
 
 
 class LenientPart(BaseModel):
-    """Other fields are those of other servers, and clients send them back."""
+    """Other fields are those of other servers, and clients send them back. Null is an absent field."""
 
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_null(cls, value: object) -> object:
+        if not isinstance(value, dict):
+            return value
+        return {name: part for name, part in value.items() if part is not None}
 
 
 def _arguments(value: object) -> object:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value
 
 
+Arguments = Annotated[
+    str,
+    BeforeValidator(_arguments),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}, {"type": "null"}]}),
+]
+"""A call's arguments: a JSON object as text, or the object itself."""
+
+
 class CalledFunction(LenientPart):
-    """A function and its arguments: a JSON object as text, or the object itself."""
+    """A function and its arguments."""
 
     name: str = Field(min_length=1, max_length=MAX_NAME)
-    arguments: Annotated[
-        str,
-        BeforeValidator(_arguments),
-        WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}]}),
-    ] = ""
+    arguments: Arguments = ""
 
 
 class FunctionCall(LenientPart):
     """A call that the model has made."""
 
-    id: str = Field("", max_length=MAX_NAME)
+    id: str = Field("", max_length=MAX_ID)
     type: Literal["function"] = "function"
     function: CalledFunction
 
@@ -70,7 +91,7 @@ class CalledCustom(LenientPart):
 class CustomCall(LenientPart):
     """A call of a custom tool that the model has made."""
 
-    id: str = Field("", max_length=MAX_NAME)
+    id: str = Field("", max_length=MAX_ID)
     type: Literal["custom"]
     custom: CalledCustom
 
@@ -81,7 +102,7 @@ def _as_function_call(value: object) -> object:
     match value.get("custom"):
         case {"name": str(name), "input": str(text)}:
             function = {"name": name, "arguments": input_arguments(text)}
-            return {"id": value.get("id", ""), "function": function}
+            return {"id": value.get("id"), "function": function}
     raise PydanticCustomError("invalid_call", "Input should have a 'custom' with a 'name' and an 'input'")
 
 

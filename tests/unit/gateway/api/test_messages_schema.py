@@ -80,6 +80,23 @@ def test_a_conversation_with_calls_and_results():
     ]
 
 
+def test_null_is_an_absent_field_of_a_part():
+    call = {"type": "tool_use", "id": "c", "name": "look", "input": None}
+    result = {"type": "tool_result", "tool_use_id": "c", "content": None, "is_error": None}
+    function = {"name": "look", "arguments": "{}"}
+    assert said(("assistant", [call]), ("user", [result])) == [
+        {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": function}]},
+        {"role": "tool", "content": "", "tool_call_id": "c"},
+    ]
+
+
+def test_ids_of_calls_may_carry_signatures():
+    long = "c" * 4600
+    call = {"type": "tool_use", "id": long, "name": "look", "input": {}}
+    asked, result = said(("assistant", [call]), ("user", [{"type": "tool_result", "tool_use_id": long}]))
+    assert (asked["tool_calls"][0]["id"], result["tool_call_id"]) == (long, long)
+
+
 def test_documents_and_search_results_are_texts():
     plain = {"type": "text", "media_type": "text/plain", "data": "Foxes sleep."}
     parts = {"type": "content", "content": [{"type": "text", "text": "Owls"}, {"type": "text", "text": "."}]}

@@ -197,6 +197,23 @@ def test_calls_are_stored_with_their_namespaces():
     assert "namespace" not in stored[1]
 
 
+def test_null_is_an_absent_field_of_an_item():
+    call = {"type": "function_call", "id": None, "call_id": "c", "name": "look", "arguments": None}
+    result = {"type": "function_call_output", "call_id": "c", "output": None, "status": None}
+    function = {"name": "look", "arguments": ""}
+    assert said(call, result) == [
+        {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": function}]},
+        {"role": "tool", "content": "", "tool_call_id": "c"},
+    ]
+
+
+def test_ids_of_calls_may_carry_signatures():
+    long = "c" * 4600
+    call = {"type": "function_call", "id": "f" * 4600, "call_id": long, "name": "look", "arguments": "{}"}
+    asked, result = said(call, {"type": "function_call_output", "call_id": long, "output": "A"})
+    assert (asked["tool_calls"][0]["id"], result["tool_call_id"]) == (long, long)
+
+
 def test_null_is_no_file():
     image = {"type": "input_image", "image_url": PNG, "file_id": None, "detail": None}
     assert read(input=[{"role": "user", "content": [image]}]).input[0].content[0].image_url == PNG

@@ -10,6 +10,7 @@ from gateway.api.chat_schema import ChatBody
 from gateway.api.ignored import Ignored
 from gateway.api.messages_schema import MessagesBody
 from gateway.api.responses_schema import ResponsesBody
+from gateway.api.tools import MAX_ID
 from gateway.errors import BadRequest
 from proto.sampling_pb2 import NOT_FINISHED, STOP
 from proto.tokenizer_pb2 import (
@@ -184,6 +185,35 @@ async def test_arguments_that_are_an_object(gateway):
     call = {"function": {"name": "weather", "arguments": {"city": "Tromsø"}}}
     chat = await conversation(gateway, messages=[*MESSAGES, {"role": "assistant", "tool_calls": [call]}])
     assert json.loads(chat.messages[1].tool_calls[0].arguments) == {"city": "Tromsø"}
+
+
+@pytest.mark.parametrize("kind", ["function", "custom"])
+async def test_null_is_an_absent_field_of_a_call(gateway, kind):
+    called = (
+        {"name": "weather", "arguments": None} if kind == "function" else {"name": "weather", "input": "A"}
+    )
+    call = {"id": None, "type": kind, "index": None, kind: called}
+    chat = await conversation(gateway, messages=[*MESSAGES, {"role": "assistant", "tool_calls": [call]}])
+    (one,) = chat.messages[1].tool_calls
+    assert (one.id, one.name, one.arguments) == (
+        "",
+        "weather",
+        "" if kind == "function" else '{"input": "A"}',
+    )
+
+
+async def test_ids_of_calls_may_carry_signatures(gateway):
+    long = "call_1__thought__" + "A" * 4600
+    turns = [
+        *MESSAGES,
+        {"role": "assistant", "tool_calls": [CALL | {"id": long}]},
+        {"role": "tool", "tool_call_id": long, "content": "9"},
+    ]
+    _, call, result = (await conversation(gateway, messages=turns)).messages
+    assert (call.tool_calls[0].id, result.tool_call_id) == (long, long)
+    turns[1]["tool_calls"] = [CALL | {"id": "A" * (MAX_ID + 1)}]
+    ask = {"model": "m", "messages": turns}
+    assert (await gateway.http.post("/v1/chat/completions", json=ask)).status_code == 400
 
 
 async def test_an_effort_is_the_template_s_to_know(gateway):
