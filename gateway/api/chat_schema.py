@@ -19,8 +19,9 @@ from gateway.api.fields import (
     declared,
 )
 from gateway.api.generation_schema import GenerationBody
-from gateway.api.images import has_image
+from gateway.api.images import has_image, image_as_text
 from gateway.api.request_schema import BodyPart
+from gateway.api.results import readable
 from gateway.api.tools import (
     MAX_CALLS,
     MAX_ID,
@@ -69,6 +70,8 @@ class Message(BodyPart):
         }
         if value.get("role") not in ("assistant", "tool") or value.get("content") is not None:
             fields["content"] = value.get("content", ...)
+        if value.get("role") == "tool" and "content" in fields:
+            fields["content"] = readable(fields["content"], image_as_text, info.context)
         return fields
 
 

@@ -58,6 +58,13 @@ def from_part(part: dict[str, Any]) -> str:
     return from_url(image, part.get("detail"))
 
 
+def image_as_text(part: dict[str, Any]) -> dict[str, Any]:
+    """An image of the chat API as a text part. Raises `PydanticCustomError`, for other parts, too."""
+    if part.get("type") != "image_url":
+        raise PydanticCustomError("unsupported_value", "This is no image")
+    return {"type": "text", "text": from_part(part)}
+
+
 def from_url(url: object, detail: object = None) -> str:
     """The image of a data URL as text. Raises `PydanticCustomError`."""
     if not isinstance(url, str):

@@ -7,10 +7,10 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 from pydantic_core import PydanticCustomError
 
 from gateway.api.fields import Unsupported
-from gateway.api.ignored import Ignored
 from gateway.api.images import as_text, from_url
 from gateway.api.responses_tools import Tools, qualified
-from gateway.api.tools import MAX_ID, MAX_NAME, UNREAD, Arguments, LenientPart, input_arguments
+from gateway.api.results import readable
+from gateway.api.tools import MAX_ID, MAX_NAME, Arguments, LenientPart, input_arguments
 from gateway.errors import BadRequest
 
 MAX_PARTS = 4096
@@ -84,18 +84,11 @@ Parts = Annotated[
 
 
 def _result(value: object, info: ValidationInfo) -> object:
-    """Parts of a result. A text stands for each file."""
-    if not isinstance(value, list) or not isinstance(info.context, Ignored):
-        return value
-    files = [isinstance(part, dict) and part.get("type") == "input_file" for part in value]
-    if any(files):
-        info.context.note("tool_result.file")
-    text = {"type": "input_text", "text": UNREAD}
-    return [text if file else part for file, part in zip(files, value, strict=True)]
+    return readable(value, InputImage.model_validate, info.context)
 
 
 ResultParts = Annotated[Parts, BeforeValidator(_result, json_schema_input_type=str | list[_AnyPart] | None)]
-"""The same. Files among them are not read."""
+"""The same. A text stands for each that is neither."""
 
 
 def _joined(parts: Sequence[_Part]) -> str:

@@ -4,12 +4,13 @@ import json
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationInfo, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from gateway.api.ignored import Ignored
 from gateway.api.images import from_base64, from_url
-from gateway.api.tools import MAX_CALLS, MAX_ID, MAX_NAME, UNREAD, LenientPart
+from gateway.api.results import readable, readable_part
+from gateway.api.tools import MAX_CALLS, MAX_ID, MAX_NAME, LenientPart
 
 MAX_BLOCKS = 2 * MAX_CALLS
 """Parts of one message."""
@@ -189,6 +190,7 @@ def _known(value: object, kinds: tuple[str, ...]) -> object:
 
 _READABLE = ("text", "document", "search_result", "image")
 _ResultPart = Annotated[_Readable | ReferencePart, Field(discriminator="type")]
+_RESULT_PART: TypeAdapter[_ResultPart] = TypeAdapter(_ResultPart)
 
 
 def _result(value: object) -> object:
@@ -258,8 +260,8 @@ class Turn(LenientPart):
         return found
 
 
-def _without_files(value: object, info: ValidationInfo) -> object:
-    """Messages. A text stands for each file that a tool has given. Claude Code sends some behind results."""
+def _with_readable_results(value: object, info: ValidationInfo) -> object:
+    """Messages, in which tools give what can be read. Claude Code sends files behind results, too."""
     if not isinstance(value, list) or not isinstance(info.context, Ignored):
         return value
     turns, given = [], False
@@ -269,9 +271,8 @@ def _without_files(value: object, info: ValidationInfo) -> object:
                 given = False
             case {"content": list(parts)}:
                 given = given or any(_is_result(one) for one in parts)
-                if given and (kept := [_readable(one) for one in parts]) != parts:
-                    info.context.note("tool_result.file")
-                    turn = turn | {"content": kept}
+                if given:
+                    turn = turn | {"content": [_readable(one, info.context) for one in parts]}
         turns.append(turn)
     return turns
 
@@ -280,13 +281,13 @@ def _is_result(part: object) -> bool:
     return isinstance(part, dict) and part.get("type") == "tool_result"
 
 
-def _readable(part: Any) -> Any:
+def _readable(part: Any, ignored: Ignored) -> Any:
     match part:
-        case {"type": "document", "source": {"type": "base64" | "url" | "file"}}:
-            return {"type": "text", "text": UNREAD}
+        case {"type": "document" | "image"}:
+            return readable_part(part, _RESULT_PART.validate_python, ignored)
         case {"type": "tool_result", "content": list(parts)}:
-            return {**part, "content": [_readable(one) for one in parts]}
+            return {**part, "content": readable(parts, _RESULT_PART.validate_python, ignored)}
     return part
 
 
-Turns = Annotated[list[Turn], BeforeValidator(_without_files, json_schema_input_type=list[Turn])]
+Turns = Annotated[list[Turn], BeforeValidator(_with_readable_results, json_schema_input_type=list[Turn])]

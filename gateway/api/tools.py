@@ -34,8 +34,6 @@ MAX_ID = 2**16
 """Characters of a call's id. Gemini's, through LiteLLM, carry signatures of thousands."""
 INPUT = "input"
 """The argument of a custom tool's call."""
-UNREAD = "[a file, which this model cannot read]"
-"""What stands for a file that a tool has given: a refusal would end the conversation in which it stays."""
 SYNTAXES = ("lark", "regex")
 
 Json = dict[str, Any]

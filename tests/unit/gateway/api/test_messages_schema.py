@@ -245,8 +245,8 @@ def test_a_text_stands_for_a_file_that_a_tool_gives():
         ({"messages": [{"role": "user", "content": None}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages[0].content[0].source"),
         (
-            {"messages": [{"role": "user", "content": [RESULT | {"content": [IMAGE]}]}]},
-            "messages[0].content[0].content[0].source",
+            {"messages": [{"role": "user", "content": [RESULT | {"content": [{"type": "text"}]}]}]},
+            "messages[0].content[0].content[0].text",
         ),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
         ({"messages": [{"role": "user", "content": [PDF]}]}, "messages[0].content[0].source"),

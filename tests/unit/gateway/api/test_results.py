@@ -1,0 +1,127 @@
+"""What tools give ends no conversation: a text stands for what cannot be read."""
+
+import json
+from base64 import b64encode
+
+import pytest
+
+from gateway.api.body import parse
+from gateway.api.chat_schema import ChatBody
+from gateway.api.ignored import Ignored
+from gateway.api.images import UNSEEN, as_text
+from gateway.api.messages_schema import MessagesBody
+from gateway.api.responses_schema import ResponsesBody
+from gateway.api.results import UNREAD
+from gateway.errors import BadRequest
+
+PNG = b64encode(b"\x89PNG\r\n\x1a\n and a picture").decode()
+SVG = b64encode(b"<svg/>").decode()
+URLS = ["https://a.b/c.png", f"data:image/svg+xml;base64,{SVG}", "data:image/png;base64,"]
+GOOD = f"data:image/png;base64,{PNG}"
+
+
+def chat(parts):
+    result = {"role": "tool", "tool_call_id": "c", "content": parts}
+    return ChatBody, {"messages": [{"role": "user", "content": "A"}, result]}
+
+
+def messages(parts):
+    result = {"type": "tool_result", "tool_use_id": "c", "content": parts}
+    return MessagesBody, {"max_tokens": 5, "messages": [{"role": "user", "content": [result]}]}
+
+
+def responses(parts):
+    return ResponsesBody, {"input": [{"type": "function_call_output", "call_id": "c", "output": parts}]}
+
+
+def of_messages(kind, **source):
+    return messages, {"type": kind, "source": source}
+
+
+def read(made, ignored=None):
+    kind, fields = made
+    return parse(json.dumps({"model": "m", **fields}).encode(), kind, ignored)
+
+
+def said(body):
+    """The result's text."""
+    if isinstance(body, MessagesBody):
+        body = body.chat()
+    elif isinstance(body, ResponsesBody):
+        body = body.chat(body.input, body.offered(body.input))
+    return body.messages[-1].content
+
+
+IMAGES = [
+    *((chat, {"type": "image_url", "image_url": {"url": url}}) for url in URLS),
+    (chat, {"type": "image_url", "image_url": URLS[0]}),
+    (chat, {"type": "image_url"}),
+    *((responses, {"type": "input_image", "image_url": url}) for url in URLS),
+    (responses, {"type": "input_image", "file_id": "f"}),
+    of_messages("image", type="url", url=URLS[0]),
+    of_messages("image", type="base64", media_type="image/svg+xml", data=SVG),
+    of_messages("image", type="base64", media_type="image/png", data=""),
+    of_messages("image", type="file", file_id="f"),
+    (messages, {"type": "image", "data": PNG, "mimeType": "image/png"}),
+]
+FILES = [
+    (chat, {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,AAAA"}}),
+    (chat, {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}),
+    (responses, {"type": "input_file", "file_id": "f"}),
+    (responses, {"type": "input_audio"}),
+    of_messages("document", type="base64", media_type="application/pdf", data="AAAA"),
+    of_messages("document", type="content", content=[{"type": "image"}]),
+    (messages, {"type": "audio", "data": "AAAA", "mimeType": "audio/wav"}),
+    (messages, {"type": "resource_link", "uri": "file:///a", "name": "a"}),
+    (messages, {"type": "resource", "resource": {"uri": "file:///a", "text": "A"}}),
+    (messages, {"text": "A"}),
+]
+
+
+@pytest.mark.parametrize(("of", "part"), [*IMAGES, *FILES])
+def test_a_text_stands_for_what_cannot_be_read(of, part):
+    around = [{"type": "text", "text": "It: "}, part, {"type": "text", "text": "."}]
+    stands, name = (UNSEEN, "image") if (of, part) in IMAGES else (UNREAD, "file")
+    ignored = Ignored()
+    assert said(read(of(around), ignored)) == f"It: {stands}."
+    assert ignored.header() == f"tool_result.{name}"
+    with pytest.raises(BadRequest):
+        read(of(around))
+
+
+@pytest.mark.parametrize(
+    ("of", "part"),
+    [
+        (chat, {"type": "image_url", "image_url": {"url": GOOD, "detail": "low"}}),
+        (responses, {"type": "input_image", "image_url": GOOD, "detail": "low"}),
+        of_messages("image", type="base64", media_type="image/png", data=PNG),
+    ],
+)
+def test_an_image_stays_one(of, part):
+    ignored = Ignored()
+    found = [said(read(of([{"type": "text", "text": "It: "}, part]), context)) for context in (ignored, None)]
+    assert found == [f"It: {as_text(PNG, 'auto' if of is messages else 'low')}"] * 2
+    assert not ignored
+
+
+@pytest.mark.parametrize("of", [chat, messages, responses])
+def test_a_text_part_has_a_text(of):
+    with pytest.raises(BadRequest):
+        read(of([{"type": "text"}]), Ignored())
+
+
+def test_what_a_user_sends_behind_results():
+    image = {"type": "image", "source": {"type": "url", "url": URLS[0]}}
+    result = {"type": "tool_result", "tool_use_id": "c", "content": "A"}
+    turn, ignored = {"role": "user", "content": [result, image]}, Ignored()
+    body = read((MessagesBody, {"max_tokens": 5, "messages": [turn]}), ignored)
+    assert (said(body), ignored.header()) == (UNSEEN, "tool_result.image")
+    with pytest.raises(BadRequest):
+        read((MessagesBody, {"max_tokens": 5, "messages": [turn | {"content": [image]}]}), Ignored())
+
+
+@pytest.mark.parametrize("role", ["user", "assistant", "system"])
+def test_of_others_it_is_refused(role):
+    turn = {"role": role, "content": [{"type": "image_url", "image_url": URLS[0]}]}
+    with pytest.raises(BadRequest):
+        read((ChatBody, {"messages": [turn]}), Ignored())
