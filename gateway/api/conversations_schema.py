@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from gateway.api.answer_schema import AnswerPart
-from gateway.api.items import Item, items_from
+from gateway.api.items import Item, OtherItem, items_from
 from gateway.api.request_schema import RequestBody
 from gateway.api.responses_schema import Metadata
 
@@ -15,7 +15,7 @@ MAX_ITEMS = 20
 _Items = Annotated[
     list[Item],
     Field(max_length=MAX_ITEMS),
-    BeforeValidator(items_from, json_schema_input_type=str | list[Item]),
+    BeforeValidator(items_from, json_schema_input_type=str | list[Item | OtherItem]),
 ]
 _NO_MODEL = "Without effect: each response names its own."
 

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from gateway.api.fields import Unsupported
+from gateway.api.ignored import Ignored
 from gateway.api.images import as_text, from_url
 from gateway.api.responses_tools import Tools, qualified
 from gateway.api.results import readable
@@ -215,30 +216,68 @@ class ItemReference(LenientPart):
 
 
 _Kept = InputMessage | InputCall | InputCustomCall | InputResult | InputReasoning | AdditionalTools
+_RESULTS = ("function_call_output", "custom_tool_call_output")
 _TYPES = (
-    *("message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"),
+    *("message", "function_call", "custom_tool_call", *_RESULTS),
     *("reasoning", "additional_tools", "item_reference"),
 )
 Item = Annotated[_Kept, Field(discriminator="type")]
 InputItem = Annotated[_Kept | ItemReference, Field(discriminator="type")]
+OtherItem = Annotated[
+    Json,
+    WithJsonSchema(
+        {
+            "type": "object",
+            "description": "An item of another server, such as `web_search_call`: it is ignored.",
+            "properties": {"type": {"type": "string", "not": {"enum": list(_TYPES)}}},
+            "required": ["type"],
+        }
+    ),
+]
 
 
 def items_from(value: object, info: ValidationInfo) -> object:
-    """A text or items, as items with their types. Raises `BadRequest` for a type that is not supported."""
+    """A text or items, as items with their types.
+
+    Items of other types are of another server, on which the conversation began: encrypted summaries, calls of
+    its own tools. They are left out, and noted as ignored; where nothing is, this raises `BadRequest`.
+    """
     if isinstance(value, str):
         return [{"type": "message", "role": "user", "content": value}]
     if not isinstance(value, list):
         raise PydanticCustomError("string_type", "Input should be a string or a list of items")
-    items = []
+    items, left_out = [], set[str]()
     for number, item in enumerate(value):
         if isinstance(item, dict):
-            item = {"type": "message"} | item
-            if item["type"] not in _TYPES:
-                param, known = f"{info.field_name}[{number}].type", ", ".join(_TYPES)
-                message = f"'{param}': only items of these types are supported: {known}."
-                raise BadRequest(message, param=param, code="unsupported_parameter")
+            item = _told({"type": "message"} | item)
+            kind, call_id = item["type"], item.get("call_id")
+            if kind in _RESULTS and isinstance(call_id, str) and call_id in left_out:
+                continue
+            if kind not in _TYPES:
+                _leave_out(number, kind, info)
+                if isinstance(call_id, str):
+                    left_out.add(call_id)
+                continue
         items.append(item)
     return items
+
+
+def _leave_out(number: int, kind: object, info: ValidationInfo) -> None:
+    if isinstance(kind, str) and isinstance(info.context, Ignored):
+        info.context.note(f"{info.field_name}.{kind}")
+        return
+    param, known = f"{info.field_name}[{number}].type", ", ".join(_TYPES)
+    message = f"'{param}': only items of these types are supported: {known}."
+    raise BadRequest(message, param=param, code="unsupported_parameter")
+
+
+def _told(item: Json) -> Json:
+    """What another agent of Codex tells this one, as a message of the user's, if some of it can be read."""
+    match item:
+        case {"type": "agent_message", "content": list(parts)}:
+            texts = [one for one in parts if isinstance(one, dict) and one.get("type") in _TYPES_OF_PARTS]
+            return {"type": "message", "role": "user", "content": texts} if texts else item
+    return item
 
 
 def messages_of(items: Sequence[Item]) -> list[Json]:

@@ -260,21 +260,41 @@ class Turn(LenientPart):
         return found
 
 
-def _with_readable_results(value: object, info: ValidationInfo) -> object:
-    """Messages, in which tools give what can be read. Claude Code sends files behind results, too."""
+def _with_what_is_known(value: object, info: ValidationInfo) -> object:
+    """Messages, with those parts of answers that are known, and of results that can be read.
+
+    Claude Code sends files behind results, too.
+    """
     if not isinstance(value, list) or not isinstance(info.context, Ignored):
         return value
     turns, given = [], False
     for turn in value:
         match turn:
-            case {"role": "assistant"}:
-                given = False
+            case {"role": "assistant", "content": content}:
+                given, turn = False, turn | {"content": _known_parts(content, info.context)}
             case {"content": list(parts)}:
                 given = given or any(_is_result(one) for one in parts)
                 if given:
                     turn = turn | {"content": [_readable(one, info.context) for one in parts]}
         turns.append(turn)
     return turns
+
+
+def _known_parts(content: object, ignored: Ignored) -> object:
+    """What an answer said. Parts of other types are those of tools that ran on another server, where the
+    conversation began: they are left out, and noted."""
+    if not isinstance(content, list):
+        return content
+    found = []
+    for part in content:
+        match part:
+            case {"type": "compaction", "content": str(summary)}:
+                found.append({"type": "text", "text": summary})
+            case {"type": str(kind)} if kind not in _PARTS:
+                ignored.note(f"messages.{kind}")
+            case _:
+                found.append(part)
+    return found
 
 
 def _is_result(part: object) -> bool:
@@ -290,4 +310,4 @@ def _readable(part: Any, ignored: Ignored) -> Any:
     return part
 
 
-Turns = Annotated[list[Turn], BeforeValidator(_with_readable_results, json_schema_input_type=list[Turn])]
+Turns = Annotated[list[Turn], BeforeValidator(_with_what_is_known, json_schema_input_type=list[Turn])]

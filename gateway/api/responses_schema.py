@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from gateway.api.body import validated
 from gateway.api.chat_schema import ChatBody
 from gateway.api.fields import MAX_MESSAGES, bounded, declared
-from gateway.api.items import AdditionalTools, InputItem, Item, items_from, messages_of
+from gateway.api.items import AdditionalTools, InputItem, Item, OtherItem, items_from, messages_of
 from gateway.api.request_schema import RequestBody
 from gateway.api.responses_tools import Offered, Tools
 from gateway.api.shape import MAX_DEPTH
@@ -119,7 +119,7 @@ class ResponsesBody(RequestBody):
     input: Annotated[
         list[InputItem],
         Field(max_length=MAX_MESSAGES),
-        BeforeValidator(items_from, json_schema_input_type=str | list[InputItem]),
+        BeforeValidator(items_from, json_schema_input_type=str | list[InputItem | OtherItem]),
     ] = Field(default_factory=list, description="May be left out where the response goes on from something.")
     instructions: str = Field("", description="Comes before the conversation.")
     previous_response_id: str = Field(

@@ -195,7 +195,8 @@ async def test_what_is_refused(client_of):
     assert refused.value.param == "conversation"
     for asking, param in (
         (client.conversations.create(items=HELLO * 21), "items"),
-        (client.conversations.create(items=[{"type": "computer_call"}]), "items[0].type"),
+        (client.conversations.create(items=[{"type": 3}]), "items[0].type"),
+        (client.conversations.items.create(made.id, items=[{"type": "computer_call"}]), "items"),
         (client.conversations.create(items=[{"type": "item_reference", "id": "x"}]), "items[0]"),
         (client.conversations.create(metadata={"a": 1}), "metadata.a"),
         (client.conversations.update(made.id, extra_body={}, metadata=openai.omit), "metadata"),

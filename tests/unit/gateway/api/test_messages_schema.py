@@ -90,6 +90,32 @@ def test_null_is_an_absent_field_of_a_part():
     ]
 
 
+def test_parts_of_other_servers_are_left_out_and_named():
+    searched = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "A"}}
+    page = {"type": "web_search_result", "url": "http://a.b", "title": "A", "encrypted_content": "?"}
+    found = {"type": "web_search_tool_result", "tool_use_id": "s", "content": [page]}
+    asked = {"type": "mcp_tool_use", "id": "m", "name": "look", "server_name": "a", "input": {}}
+    told = {"type": "mcp_tool_result", "tool_use_id": "m", "content": [{"type": "text", "text": "snow"}]}
+    summary = {"type": "compaction", "content": "They met a fox. "}
+    text = {"type": "text", "text": "It is so.", "citations": []}
+    parts = [summary, searched, found, asked, told, {"type": "compaction", "content": None}, text]
+    turns = [{"role": "assistant", "content": parts}, {"role": "user", "content": "And?"}]
+    ignored = Ignored()
+    body = parse(json.dumps(ASK | {"messages": turns}).encode(), MessagesBody, ignored).chat()
+    assert [(one.role, one.content) for one in body.messages] == [
+        ("assistant", "They met a fox. It is so."),
+        ("user", "And?"),
+    ]
+    left_out = ("server_tool_use", "web_search_tool_result", "mcp_tool_use", "mcp_tool_result", "compaction")
+    assert ignored.header() == ", ".join(f"messages.{kind}" for kind in left_out)
+    for part in parts[:-1]:
+        strictly = json.dumps(ASK | {"messages": [{"role": "assistant", "content": [part]}]}).encode()
+        with pytest.raises(BadRequest, match=r"'messages\[0\].content'"):
+            parse(strictly, MessagesBody)
+        with pytest.raises(BadRequest, match=r"'messages\[0\].content'"):
+            chat(messages=[{"role": "user", "content": [part]}])
+
+
 def test_ids_of_calls_may_carry_signatures():
     long = "c" * 4600
     call = {"type": "tool_use", "id": long, "name": "look", "input": {}}

@@ -234,6 +234,42 @@ def test_a_text_stands_for_a_file_that_a_tool_gives():
         read(input=[{"role": "user", "content": [file]}])
 
 
+ELSEWHERE = [
+    {"type": "compaction", "encrypted_content": "?"},
+    {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search"}},
+    {"type": "local_shell_call", "call_id": "s", "status": "completed", "action": {"type": "exec"}},
+    {"type": "function_call_output", "call_id": "s", "output": "a file"},
+    {"type": "tool_search_output", "call_id": None, "tools": []},
+    {"type": "agent_message", "author": "a", "content": [{"type": "encrypted_content"}]},
+]
+
+
+def test_items_of_other_servers_are_left_out_and_named():
+    user = {"role": "user", "content": "A"}
+    call = {"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}"}
+    result = {"type": "function_call_output", "call_id": "c", "output": "snow"}
+    ignored, items = Ignored(), [user, *ELSEWHERE, call, result]
+    asked = parse(json.dumps(ASK | {"input": items}).encode(), ResponsesBody, ignored)
+    messages = asked.chat(asked.input, asked.offered(asked.input)).messages
+    assert [(one.role, one.content) for one in messages] == [
+        ("user", "A"),
+        ("assistant", None),
+        ("tool", "snow"),
+    ]
+    left_out = ("compaction", "web_search_call", "local_shell_call", "tool_search_output", "agent_message")
+    assert ignored.header() == ", ".join(f"input.{kind}" for kind in left_out)
+    for number in (1, 2, 3, 5, 6):
+        with pytest.raises(BadRequest) as refused:
+            parse(json.dumps(ASK | {"input": [user, items[number]]}).encode(), ResponsesBody)
+        assert refused.value.param == "input[1].type"
+
+
+def test_what_another_agent_tells_is_what_the_user_says():
+    parts = [{"type": "encrypted_content"}, {"type": "input_text", "text": "Look."}]
+    told = {"type": "agent_message", "author": "/root", "recipient": "/root/a", "content": parts}
+    assert said(told) == [{"role": "user", "content": "Look."}]
+
+
 def test_what_has_no_effect_is_not_named_and_what_is_unknown_is():
     ignored = Ignored()
     hints = {"prompt_cache_key": "k", "metadata": {"a": "b"}, "max_tool_calls": 3}
@@ -253,7 +289,7 @@ IMAGE = {"type": "input_image", "image_url": "x"}
         ({"input": 3}, "input"),
         ({"input": [{"role": "tool", "content": "A"}]}, "input[0].role"),
         ({"input": [{"role": "user", "content": [IMAGE]}]}, "input[0].content[0].image_url"),
-        ({"input": [{"type": "web_search_call", "id": "x"}]}, "input[0].type"),
+        ({"input": [{"type": "web_search_call", "id": "x"}]}, "input"),
         ({"input": [{"type": ["message"]}]}, "input[0].type"),
         ({"input": [{"role": "user", "content": [{"type": "text"}]}]}, "input[0].content[0].text"),
         ({"input": [{"type": "reasoning", "content": [{}]}]}, "input[0].content[0].text"),
