@@ -11,7 +11,7 @@ from gateway.api.ignored import Ignored
 from gateway.api.images import as_text, from_url
 from gateway.api.responses_tools import Tools, qualified
 from gateway.api.results import readable
-from gateway.api.tools import MAX_ID, MAX_NAME, Arguments, LenientPart, input_arguments
+from gateway.api.tools import MAX_ID, MAX_NAME, CallArguments, LenientPart, input_arguments
 from gateway.errors import BadRequest
 
 MAX_PARTS = 4096
@@ -149,7 +149,7 @@ class InputCall(_Item):
     call_id: str = Field(max_length=MAX_ID)
     name: str = Field(min_length=1, max_length=MAX_NAME)
     namespace: str | None = Field(None, max_length=MAX_NAME)
-    arguments: Arguments = ""
+    arguments: CallArguments = ""
 
 
 class InputCustomCall(_Item):

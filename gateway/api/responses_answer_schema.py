@@ -129,14 +129,14 @@ class ResponseAnswer(AnswerPart):
     usage: ResponseTokens | None
     background: bool
     conversation: ConversationName | None
-    frequency_penalty: Literal[0]
+    frequency_penalty: float
     instructions: str | None
     max_output_tokens: int | None
     max_tool_calls: None
     metadata: dict[str, str]
     model: str
     parallel_tool_calls: bool
-    presence_penalty: Literal[0]
+    presence_penalty: float
     previous_response_id: str | None
     prompt_cache_key: None
     reasoning: dict[str, Any]

@@ -7,11 +7,11 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from gateway.api.body import validated
 from gateway.api.chat_schema import ChatBody
-from gateway.api.fields import MAX_MESSAGES, bounded, declared
+from gateway.api.fields import MAX_MESSAGES, Arguments, Stops, bounded, declared
 from gateway.api.items import AdditionalTools, InputItem, Item, OtherItem, items_from, messages_of
 from gateway.api.request_schema import RequestBody
 from gateway.api.responses_tools import Offered, Tools
-from gateway.api.shape import MAX_DEPTH
+from gateway.api.shape import MAX_DEPTH, StructuredOutputs
 from gateway.api.tools import MAX_NAME, MAX_TOOL_VALUES, LenientPart
 from gateway.api.turns import in_turns
 from gateway.errors import BadRequest
@@ -19,6 +19,12 @@ from gateway.errors import BadRequest
 MAX_METADATA = 16
 LOGPROBS = "message.output_text.logprobs"
 """The value of `include` that adds log probabilities to the answer."""
+_AS_IN_CHAT = {
+    *("priority", "seed", "temperature", "top_p", "top_k", "min_p", "stop", "ignore_eos"),
+    *("presence_penalty", "frequency_penalty", "repetition_penalty"),
+    *("structured_outputs", "chat_template_kwargs"),
+}
+"""Fields that are passed on to the chat API if they are given."""
 
 Json = dict[str, Any]
 Metadata = Annotated[
@@ -151,6 +157,16 @@ class ResponsesBody(RequestBody):
     temperature: float = declared("temperature")
     top_p: float = declared("top_p")
     top_k: int = declared("top_k", description="0 or -1: off.")
+    min_p: float = declared("min_p")
+    presence_penalty: float = declared("presence_penalty")
+    frequency_penalty: float = declared("frequency_penalty")
+    repetition_penalty: float = declared("repetition_penalty")
+    stop: Stops = Field(default_factory=list)
+    ignore_eos: bool = False
+    structured_outputs: StructuredOutputs | None = None
+    chat_template_kwargs: Arguments = Field(
+        default_factory=dict, description="Variables of the model's own chat template."
+    )
     seed: int | None = Field(None, ge=-(2**63), le=2**64 - 1, description="Taken modulo 2^64.")
     top_logprobs: int | None = declared("logprobs")
     include: list[str] = Field(
@@ -203,9 +219,7 @@ class ResponsesBody(RequestBody):
             "timeout": self.timeout,
             "stream": self.stream,
         }
-        for name in ("priority", "temperature", "top_p", "top_k", "seed"):
-            if name in self.model_fields_set:
-                fields[name] = getattr(self, name)
+        fields |= {name: getattr(self, name) for name in self.model_fields_set & _AS_IN_CHAT}
         if self.text.format is not None:
             fields["response_format"] = self.text.format.response_format()
         if self.top_logprobs is not None or LOGPROBS in self.include:
@@ -222,14 +236,14 @@ class ResponsesBody(RequestBody):
         return {
             "background": self.background,
             "conversation": {"id": self.conversation} if self.conversation else None,
-            "frequency_penalty": 0,
+            "frequency_penalty": self.frequency_penalty,
             "instructions": self.instructions or None,
             "max_output_tokens": self.max_output_tokens,
             "max_tool_calls": None,
             "metadata": self.metadata,
             "model": self.model,
             "parallel_tool_calls": self.parallel_tool_calls,
-            "presence_penalty": 0,
+            "presence_penalty": self.presence_penalty,
             "previous_response_id": self.previous_response_id or None,
             "prompt_cache_key": None,
             "reasoning": {"effort": self.reasoning.effort, "summary": None},

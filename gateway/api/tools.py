@@ -56,7 +56,7 @@ def _arguments(value: object) -> object:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value
 
 
-Arguments = Annotated[
+CallArguments = Annotated[
     str,
     BeforeValidator(_arguments),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}, {"type": "null"}]}),
@@ -68,7 +68,7 @@ class CalledFunction(LenientPart):
     """A function and its arguments."""
 
     name: str = Field(min_length=1, max_length=MAX_NAME)
-    arguments: Arguments = ""
+    arguments: CallArguments = ""
 
 
 class FunctionCall(LenientPart):

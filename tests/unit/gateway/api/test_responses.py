@@ -98,13 +98,15 @@ async def both(gateway, **fields):
 
 
 async def test_a_text(gateway):
-    response = await both(gateway, metadata={"a": "b"}, instructions="Be brief.", temperature=0.5)
+    fields = {"temperature": 0.5, "presence_penalty": 0.25}
+    response = await both(gateway, metadata={"a": "b"}, instructions="Be brief.", **fields)
     (item,) = response["output"]
     assert item["content"] == [{"type": "output_text", "text": STORY, "annotations": [], "logprobs": []}]
     assert (item["role"], item["status"], response["status"]) == ("assistant", "completed", "completed")
     assert response["usage"] == USAGE | {"output_tokens": 12, "total_tokens": 15}
     assert (response["metadata"], response["instructions"]) == ({"a": "b"}, "Be brief.")
     assert (response["temperature"], response["top_p"], response["store"]) == (0.5, 1, False)
+    assert (response["presence_penalty"], response["frequency_penalty"]) == (0.25, 0)
     assert response["incomplete_details"] is None
 
 

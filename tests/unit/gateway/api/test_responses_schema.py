@@ -63,6 +63,34 @@ def test_fields_with_other_names():
     assert chat(include=["reasoning.encrypted_content"]).wanted_logprobs is None
 
 
+def test_parameters_of_the_chat_api():
+    fields = {
+        "min_p": 0.1,
+        "presence_penalty": 0.2,
+        "frequency_penalty": 0.3,
+        "repetition_penalty": 1.4,
+        "ignore_eos": True,
+        "chat_template_kwargs": {"enable_thinking": False},
+    }
+    ignored = Ignored()
+    asked = parse(json.dumps(ASK | fields | {"stop": "END"}).encode(), ResponsesBody, ignored)
+    body = asked.chat(asked.input, asked.offered(asked.input))
+    assert body.model_dump(include=set(fields)) == fields
+    assert (body.stop, ignored.header()) == (["END"], "")
+    echo = asked.echo(False, {})
+    assert (echo["presence_penalty"], echo["frequency_penalty"]) == (0.2, 0.3)
+    assert not chat().model_fields_set & {*fields, "stop"}
+
+
+@pytest.mark.parametrize("outputs", [{"regex": "a+"}, {"json": SCHEMA}, {"choice": ["a", "b"]}])
+def test_structured_outputs(outputs):
+    asked = read(structured_outputs=outputs)
+    shape = asked.chat(asked.input, asked.offered(asked.input)).shape
+    assert shape.param == "structured_outputs"
+    again = read(**asked.without_input)
+    assert again.chat(again.input, again.offered(again.input)).shape == shape, "as a background response"
+
+
 def test_a_conversation_as_an_answer_has_it_is_taken_back():
     whole = {"status": "completed", "id": "x"}
     call = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"} | whole
@@ -313,6 +341,8 @@ IMAGE = {"type": "input_image", "image_url": "x"}
         ({"metadata": {"a": 1}}, "metadata.a"),
         ({"metadata": {str(name): "" for name in range(17)}}, "metadata"),
         ({"temperature": 3}, "temperature"),
+        ({"frequency_penalty": 3}, "frequency_penalty"),
+        ({"structured_outputs": {"regex": ""}}, "structured_outputs.regex"),
         ({"conversation": {"name": "x"}}, "conversation"),
         ({"prompt": {"id": "p"}}, "prompt"),
     ],
