@@ -249,7 +249,7 @@ def items_from(value: object, info: ValidationInfo) -> object:
     items, left_out = [], set[str]()
     for number, item in enumerate(value):
         if isinstance(item, dict):
-            item = _told({"type": "message"} | item)
+            item = _told(item | {"type": "message"} if item.get("type") is None else item)
             kind, call_id = item["type"], item.get("call_id")
             if kind in _RESULTS and isinstance(call_id, str) and call_id in left_out:
                 continue

@@ -229,6 +229,9 @@ def test_null_is_an_absent_field_of_an_item():
     call = {"type": "function_call", "id": None, "call_id": "c", "name": "look", "arguments": None}
     result = {"type": "function_call_output", "call_id": "c", "output": None, "status": None}
     function = {"name": "look", "arguments": ""}
+    assert said({"type": None, "id": None, "role": "user", "content": "A"}) == [
+        {"role": "user", "content": "A"}
+    ]
     assert said(call, result) == [
         {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": function}]},
         {"role": "tool", "content": "", "tool_call_id": "c"},
