@@ -129,7 +129,10 @@ class Link(Protocol):
         """Drop what this process has read of its inbox: everything up to an id."""
 
     async def join(self, door: str) -> None:
-        """Be one of the replicas that compete for a door's calls."""
+        """Be one of the replicas that compete for a door's calls.
+
+        A bus may lose its doors, as when it comes back empty. `take` and `pending` join them again.
+        """
 
     async def take(self, door: str, count: int) -> Sequence[Received]:
         """Wait for calls at a door and take up to `count` of them; they are pending until settled.

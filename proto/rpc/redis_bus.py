@@ -267,7 +267,7 @@ class RedisLink:
         except RedisReplyError as error:
             if not str(error).startswith(("NOGROUP", "UNBLOCKED")):
                 raise
-            await self.join(door)  # the door was deleted
+            await self.join(door)
             return ()
         # Those that were left for later are pending, and `pending` reads them.
         return list(filter(is_here, entries_of(reply)))
@@ -295,7 +295,14 @@ class RedisLink:
         """See `Link.pending`."""
         key = self._prefix + door
         # Not by reading them again, which would count as one more delivery of each.
-        (rows,) = await self._control.execute(("XPENDING", key, GROUP, "-", "+", PENDING_COUNT, self._id))
+        asked: Command = ("XPENDING", key, GROUP, "-", "+", PENDING_COUNT, self._id)
+        try:
+            (rows,) = await self._control.execute(asked)
+        except RedisReplyError as error:
+            if not str(error).startswith("NOGROUP"):
+                raise
+            await self.join(door)
+            return []
         if not rows:
             return []
         found = await self._control.execute(*(("XRANGE", key, row[0], row[0]) for row in rows))

@@ -253,6 +253,18 @@ class Server:
         others back: nobody takes over what is pending for a process that lives. Then takes over calls that
         others gave back; with `adopt` also those of processes that are gone. Raises `BusAway`.
         """
+        try:
+            await self._review()
+        finally:  # new calls do not depend on it
+            if self._free > 0:
+                self._room.set()
+        if self._stopping or self._free <= 0:
+            return
+        if self._adopter is None or self._adopter.done():
+            self._adopter = self._own(self._adopt(adopt), "takes calls over")
+
+    async def _review(self) -> None:
+        """Look at the calls that are pending for this process."""
         spare = []
         for received in await self._node.link.pending(self.door):
             if received.id in self._seen:
@@ -264,11 +276,6 @@ class Server:
                 spare.append(received.id)
         if spare:
             await self._node.link.give_back(self.door, spare)
-        if self._stopping or self._free <= 0:
-            return
-        self._room.set()
-        if self._adopter is None or self._adopter.done():
-            self._adopter = self._own(self._adopt(adopt), "takes calls over")
 
     async def _adopt(self, of_the_dead: bool) -> None:
         """Take over calls: the next one once the one before is settled.

@@ -21,6 +21,7 @@ from proto.rpc import Bus, FaultyBus, MemoryBus, Node, RedisBus, Server
 from proto.rpc import lease as lease_module
 from proto.rpc import watch as watch_module
 from proto.rpc.bus import Link
+from proto.rpc.memory_bus import Stream
 
 DEBIAN = shutil.which("redis-server", path="/usr/bin:/usr/local/bin")
 BUSES = ["memory", "redis", *(["debian-redis"] if DEBIAN else [])]
@@ -196,6 +197,13 @@ class World:
         if self.redis is not None:
             return bool(await self.redis.exists(self.prefix + stream))
         return stream in self.memory.streams
+
+    async def drop_group(self, door: str) -> None:
+        """Forget who serves a door, and which of its calls they have taken."""
+        if self.redis is not None:
+            await self.redis.xgroup_destroy(self.prefix + door, "replicas")
+        else:
+            self.memory.streams[door] = Stream(self.memory.streams[door].entries)
 
     async def drop_lease(self, process_id: str) -> None:
         if self.redis is not None:

@@ -1,6 +1,7 @@
 """What only the bus has: front doors, and who takes what from them."""
 
 import asyncio
+import contextlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,7 +9,7 @@ import grpc
 import pytest
 from grpc.aio import AioRpcError
 
-from proto.rpc import Node, Resumption, from_outside
+from proto.rpc import BusAway, Node, Resumption, from_outside
 from proto.rpc import server as server_module
 from proto.rpc.bus import Received, door_of
 from proto.rpc.frames import decode_opening
@@ -113,6 +114,27 @@ async def test_a_full_server_takes_no_more(
     servicer.go.set()
     await asyncio.gather(*calls)
     assert servicer.calls == 5
+
+
+async def test_a_full_server_joins_a_door_again_that_has_lost_its_group(
+    stub: Any, world: Any, echo: SimpleNamespace, servicer: Any, until: Any
+) -> None:
+    node = await world.node("server")
+    await world.serve(node, servicer, echo.add_EchoServicer_to_server, capacity=1)
+    calls = [stub.Unary(echo.Text(text="wait"), wait_for_ready=True) for _ in range(2)]
+    await servicer.started.wait()
+    await until(lambda: queued(world, 1), "one runs and one waits")
+    await world.drop_group(DOOR)
+
+    async def joined() -> bool:
+        with contextlib.suppress(BusAway):
+            return (await node.link.look(DOOR)).waiting == 1
+        return False
+
+    await until(joined, "it has joined while it is full")
+    assert servicer.calls == 1
+    servicer.go.set()
+    await asyncio.gather(*calls)
 
 
 async def test_capacity_0_takes_none(

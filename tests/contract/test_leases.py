@@ -9,6 +9,7 @@ import grpc
 import pytest
 from grpc.aio import AioRpcError
 
+from proto.rpc import BusAway
 from proto.rpc.bus import door_of
 from proto.rpc.resume import LOST
 from proto.wire_pb2 import Entry, Kind
@@ -175,6 +176,26 @@ async def test_calls_wait_until_a_lease_that_ran_out_is_taken_anew(
     renewing.set()
     assert (await call).text == "x"
     assert (pair.server.epoch, servicer.calls) == (2, 1)
+
+
+async def test_calls_are_taken_though_the_bus_cannot_say_which_are_pending(
+    pair: SimpleNamespace, world: Any, echo: SimpleNamespace, until: Any
+) -> None:
+    (door,) = pair.server._servers
+    renewing = await late_for_its_lease(world, pair.server)
+
+    async def waits() -> bool:
+        await pair.server.link.wake(door.door)
+        return bool(door._asked == 0)
+
+    async def pending(door: str) -> Any:
+        raise BusAway("it cannot say")
+
+    await until(waits, "it takes no calls without a lease")
+    pair.server.link.pending = pending
+    renewing.set()
+    async with asyncio.timeout(LIMIT):
+        assert (await pair.stub.Unary(echo.Text(text="x"), wait_for_ready=True)).text == "x"
 
 
 async def test_a_process_that_fences_itself_keeps_no_more_calls_than_it_can_hold(

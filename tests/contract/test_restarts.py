@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import secrets
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -162,6 +163,24 @@ async def test_everything_goes_on_after_a_redis_was_killed_under_load(
             await conversations.end()
         assert [one.calls for one in conversations.each] == [2] * 20, "each is resumed once"
         assert (world.server.epoch, world.client.epoch) == (2, 2)
+
+
+async def test_everything_goes_on_at_a_redis_that_comes_back_empty_after_more_than_a_lease(
+    mortal_redis: RedisServer, echo: SimpleNamespace, servicer: Any, until: Any
+) -> None:
+    async with served(mortal_redis.url, echo, servicer) as world:
+        conversations = Conversations(5, echo, world.stub, until)
+        await conversations.go_on()
+        await asyncio.to_thread(mortal_redis.kill)
+        for node in (world.server, world.client):
+            node._keeper._held_until = 0.0
+        await until(lambda: not world.door._room.is_set(), "it takes no calls without a lease")
+        shutil.rmtree(mortal_redis.directory / "appendonlydir")
+        await asyncio.to_thread(mortal_redis.start)
+        async with asyncio.timeout(LIMIT):
+            await conversations.go_on()
+            await conversations.end()
+        assert [one.calls for one in conversations.each] == [2] * 5, "each is resumed once"
 
 
 async def test_acknowledged_entries_that_are_lost_while_keys_survive(
