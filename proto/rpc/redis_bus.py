@@ -10,7 +10,8 @@ connection that was lost is opened again by the next use.
 
 A Redis that restarts, or a replica that takes its place, may lack what was acknowledged, though keys and
 leases are there. So a process uses a Redis only after it has taken a lease in that Redis's history: on a
-connection to another history everything but the lease fails with `BusAway`, and the lease counts as lost.
+connection to another history everything but the lease fails with `BusAway`, and the lease counts as lost:
+whichever of its connections leads there.
 
 Keys, besides the streams: `alive:<process-id>` the lease, `processes` the ids of those that have taken
 one, `sent:<process-id>` the number of the last batch that opened calls.
@@ -118,6 +119,12 @@ class Line:
         if moved or "READONLY" in str(error):
             self.close()
         return moved
+
+    @property
+    def strayed(self) -> bool:
+        """Whether it leads to another history than the lease's."""
+        connection = self._open()
+        return connection is not None and connection.history != self.history
 
     def belongs_to(self, history: bytes) -> None:
         """The lease is taken in this history. A connection to another one is closed."""
@@ -354,6 +361,10 @@ class RedisLink:
         """See `Link.renew_lease`."""
         connection = await self._control.get(any_history=True)
         if connection.history != self._control.history:
+            return False
+        if any(line.strayed for line in (self._inbox, *self._doors.values())):
+            # Connections outlive a change of history, as when a first replica attaches: this one is old.
+            self._control.close()
             return False
         whole: Command = ("SET", self._lease_key, value, "PX", _milliseconds(seconds), "XX")
         # One that has not changed is renewed in a way that needs no memory: a full Redis allows it.

@@ -20,6 +20,9 @@ from proto.rpc import Node, RedisBus, Resumption
 from proto.rpc.bus import door_of
 from tests.contract.conftest import LEASE, LIMIT
 
+QUICK = {"repl-diskless-sync-delay": "0"}
+"""Options of servers whose replicas are soon there."""
+
 
 @pytest.fixture
 def mortal_redis(tmp_path: Path) -> Iterator[RedisServer]:
@@ -259,32 +262,39 @@ class Address:
             back.transport.abort()
 
 
-@pytest.fixture
-async def failover(until: Any) -> AsyncIterator[SimpleNamespace]:
-    """A primary, its replica, and the address at which processes find the one that is to be used."""
-    quick = {"repl-diskless-sync-delay": "0"}
-    with RedisServer(port=free_port(), options=quick) as primary:
-        replica = RedisServer(port=free_port(), options=quick)
-        replica.password = primary.password
-        with replica:
-            old = redis.asyncio.Redis.from_url(primary.url, socket_timeout=60)
-            new = redis.asyncio.Redis.from_url(replica.url, socket_timeout=60)
+@contextlib.asynccontextmanager
+async def replica_of(primary: RedisServer, until: Any) -> AsyncIterator[RedisServer]:
+    """A replica that has all of the primary's data. The first one changes the primary's history."""
+    replica = RedisServer(port=free_port(), options=QUICK)
+    replica.password = primary.password
+    with replica:
+        async with redis.asyncio.Redis.from_url(replica.url, socket_timeout=60) as new:
             await new.config_set("masterauth", primary.password)
-            await old.config_set("masterauth", primary.password)
             await new.replicaof("127.0.0.1", str(primary.port))
 
             async def synced() -> bool:
-                return (await new.info("replication"))["master_link_status"] == "up"
+                return bool((await new.info("replication"))["master_link_status"] == "up")
 
             await until(synced, "the replica follows")
+        yield replica
+
+
+@pytest.fixture
+async def failover(until: Any) -> AsyncIterator[SimpleNamespace]:
+    """A primary, its replica, and the address at which processes find the one that is to be used."""
+    with RedisServer(port=free_port(), options=QUICK) as primary:
+        async with (
+            replica_of(primary, until) as replica,
+            redis.asyncio.Redis.from_url(primary.url, socket_timeout=60) as old,
+            redis.asyncio.Redis.from_url(replica.url, socket_timeout=60) as new,
+        ):
+            await old.config_set("masterauth", primary.password)
             address = Address(primary)
             url = f"redis://:{primary.password}@127.0.0.1:{await address.open()}/0"
             yield SimpleNamespace(
                 primary=primary, replica=replica, old=old, new=new, address=address, url=url
             )
             address.close()
-            await old.aclose()
-            await new.aclose()
 
 
 async def test_a_promoted_replica_that_lacks_the_last_entries(
@@ -328,3 +338,42 @@ async def test_a_primary_that_becomes_a_replica_keeps_nobody(
             return not [one for one in clients if one["cmd"] in ("xread", "xreadgroup", "xadd")]
 
         await until(gone, "no connection is left at the old primary")
+
+
+async def test_a_connection_that_is_opened_after_a_first_replica_has_attached(
+    echo: SimpleNamespace, servicer: Any, until: Any
+) -> None:
+    """The primary has another history from then on, of which the connections from before do not know."""
+    with RedisServer(port=free_port(), options=QUICK) as primary:
+        async with served(primary.url, echo, servicer) as world:
+            conversations = Conversations(5, echo, world.stub, until)
+            await conversations.go_on()
+            async with (
+                replica_of(primary, until),
+                redis.asyncio.Redis.from_url(primary.url, socket_timeout=60) as looking,
+            ):
+                await conversations.go_on()
+                assert (world.server.epoch, world.client.epoch) == (1, 1)
+                for one in await looking.client_list():
+                    if one["cmd"] in ("xread", "xreadgroup"):
+                        await looking.client_kill_filter(_id=one["id"])
+                await until(lambda: min(world.server.epoch, world.client.epoch) > 1, "both drop them")
+                async with asyncio.timeout(LIMIT):
+                    await conversations.go_on()
+                    await conversations.end()
+        assert (world.server.epoch, world.client.epoch) == (2, 2)
+
+
+async def test_a_door_that_is_opened_after_a_first_replica_has_attached(
+    echo: SimpleNamespace, servicer: Any, until: Any
+) -> None:
+    """As that of a worker which has its lease before it has loaded its model."""
+    with RedisServer(port=free_port(), options=QUICK) as primary:
+        bus = RedisBus(primary.url)
+        async with Node(bus, "server", lease_seconds=LEASE) as node, replica_of(primary, until):
+            server = node.server()
+            echo.add_EchoServicer_to_server(servicer, server)
+            await server.start()
+            async with Node(bus, "client", lease_seconds=LEASE) as client, asyncio.timeout(LIMIT):
+                stub = echo.EchoStub(client.channel())
+                assert (await stub.Unary(echo.Text(text="x"), wait_for_ready=True)).text == "x"
