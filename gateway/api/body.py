@@ -121,23 +121,17 @@ def validated(fields: dict[str, Any], kind: type[Body], ignored: Ignored | None 
 
 
 def _supported(fields: dict[str, Any], kind: type[RequestBody]) -> dict[str, Any]:
-    """The fields without those that change nothing: null means the default, as in OpenAI's API.
-
-    A whole number may be written with a fraction of zero: some languages know no other numbers.
-    """
-    supported, whole = {}, kind.whole()
+    """The fields without those that change nothing: null means the default, as in OpenAI's API."""
+    supported = {}
     for name, value in fields.items():
         if value is None or name in kind.ignored:
-            continue
-        if type(value) is float and name in whole and value.is_integer():
-            supported[name] = int(value)
             continue
         if name in kind.neutral:
             # Types, too: to Python 0 and False are equal.
             if not any(value == each and type(value) is type(each) for each in kind.neutral[name]):
                 raise BadRequest(f"'{name}' is not supported.", param=name, code="unsupported_parameter")
             continue
-        supported[name] = value
+        supported[name] = kind.value_of(name, value)
     return supported
 
 

@@ -39,6 +39,22 @@ class BodyPart(BaseModel):
         return {name: part for name, part in value.items() if name in known}
 
     @classmethod
+    @cache
+    def whole(cls) -> frozenset[str]:
+        """Names of the fields that are whole numbers."""
+        return frozenset(name for name, field in cls.model_fields.items() if _is_whole(field.annotation))
+
+    @classmethod
+    def value_of(cls, name: str, value: object) -> object:
+        """The value of the field `name`.
+
+        A whole number may be written with a fraction of zero: some languages know no other numbers.
+        """
+        if type(value) is float and name in cls.whole() and value.is_integer():
+            return int(value)
+        return value
+
+    @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """The schema, with fields that nobody knows."""
         reference = handler(core)
@@ -90,11 +106,6 @@ class RequestBody(BodyPart):
             schema["properties"][name] = {"enum": [*values, None], "description": "Not supported."}
         return reference
 
-    @classmethod
-    @cache
-    def whole(cls) -> frozenset[str]:
-        """Names of the fields that are whole numbers."""
-        fields = cls.model_fields.items()
-        return frozenset(
-            name for name, field in fields if int in (field.annotation, *get_args(field.annotation))
-        )
+
+def _is_whole(annotation: object) -> bool:
+    return annotation is int or any(map(_is_whole, get_args(annotation)))

@@ -93,6 +93,12 @@ def test_whole_numbers_may_have_a_fraction_of_zero(kind):
         assert (repr(body.max_tokens), repr(body.temperature)) == ("5", "1.0")
 
 
+def test_whole_numbers_of_an_embedding_may_have_a_fraction_of_zero():
+    fields = {"model": "m", "input": "A", "dimensions": 4.0, "truncate_prompt_tokens": -1.0}
+    body = parse(json.dumps(fields).encode(), EmbeddingBody)
+    assert repr((body.dimensions, body.truncate_prompt_tokens)) == "(4, -1)"
+
+
 def nested(depth: int) -> object:
     value: object = 1
     for i in range(depth):
