@@ -1,6 +1,5 @@
 """Ollama's API: its request bodies, and what they are as requests of the chat API."""
 
-import json
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
@@ -51,7 +50,29 @@ NAMES = {
 """Parameters of the chat API by the names of options."""
 
 
-class Options(BodyPart):
+class _Part(BodyPart):
+    """A part of a body. As in the body itself, null counts as an absent field."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_null(cls, value: object) -> object:
+        if not isinstance(value, dict):
+            return value
+        return {name: cls.value_of(name, part) for name, part in value.items() if part is not None}
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        reference = super().__get_pydantic_json_schema__(core, handler)
+        schema = handler.resolve_ref_schema(reference)
+        required = schema.get("required", ())
+        schema["properties"] = {
+            name: field if name in required else nullable(field)
+            for name, field in schema["properties"].items()
+        }
+        return reference
+
+
+class Options(_Part):
     """Parameters of an answer. What is left out is the model's own default."""
 
     place: ClassVar[str] = "options."
@@ -70,34 +91,22 @@ class Options(BodyPart):
         -1, ge=-2, le=MAX_INT32, description="Tokens at most; below 1: up to the end of the context."
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _without_null(cls, value: object) -> object:
-        return {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        reference = super().__get_pydantic_json_schema__(core, handler)
-        schema = handler.resolve_ref_schema(reference)
-        schema["properties"] = {name: nullable(field) for name, field in schema["properties"].items()}
-        return reference
-
     def fields(self) -> Json:
         """The same parameters of the chat API."""
         found = {NAMES[name]: getattr(self, name) for name in self.model_fields_set & NAMES.keys()}
         return found | ({"max_tokens": self.num_predict} if self.num_predict > 0 else {})
 
 
-class OllamaFunction(BodyPart):
-    """A function and its arguments."""
+class OllamaFunction(_Part):
+    """A function and its arguments: a JSON object, or its text."""
 
     place: ClassVar[str] = "messages.tool_calls.function."
 
     name: str = Field(min_length=1, max_length=MAX_NAME)
-    arguments: Json = Field(default_factory=dict)
+    arguments: Json | str = Field(default_factory=dict)
 
 
-class OllamaCall(BodyPart):
+class OllamaCall(_Part):
     """A call that the model has made."""
 
     place: ClassVar[str] = "messages.tool_calls."
@@ -113,15 +122,15 @@ Images = Annotated[
 """Each as text, see `images.py`."""
 
 
-class OllamaMessage(BodyPart):
+class OllamaMessage(_Part):
     """One message of a conversation."""
 
     place: ClassVar[str] = "messages."
 
     role: Literal["system", "user", "assistant", "tool"]
-    content: str | None = None
-    thinking: str | None = Field(None, description="What the assistant thought before.")
-    tool_calls: list[OllamaCall] | None = Field(None, max_length=MAX_CALLS)
+    content: str = ""
+    thinking: str = Field("", description="What the assistant thought before.")
+    tool_calls: list[OllamaCall] = Field(default_factory=list, max_length=MAX_CALLS)
     tool_name: str = Field("", max_length=MAX_NAME, description="Of which function this is the result.")
     tool_call_id: str = Field("", max_length=MAX_NAME)
     images: Images = None
@@ -292,9 +301,9 @@ class ShowBody(RequestBody):
         return self.model or self.name
 
 
-def _shown(text: str | None, images: list[str] | None) -> str:
+def _shown(text: str, images: list[str] | None) -> str:
     """A text after its images."""
-    return "".join([*(images or ()), text or ""])
+    return "".join([*(images or ()), text])
 
 
 def conversation(messages: list[OllamaMessage]) -> list[Json]:
@@ -308,12 +317,11 @@ def conversation(messages: list[OllamaMessage]) -> list[Json]:
         if message.thinking:
             fields["reasoning_content"] = message.thinking
         calls = []
-        for call in message.tool_calls or ():
+        for call in message.tool_calls:
             number += 1
             # Nine characters, as some models' templates demand.
             identity = call.id or f"call{number:05}"
-            arguments = json.dumps(call.function.arguments, ensure_ascii=False)
-            function = {"name": call.function.name, "arguments": arguments}
+            function = {"name": call.function.name, "arguments": call.function.arguments}
             calls.append({"id": identity, "type": "function", "function": function})
             open_calls.append((identity, call.function.name))
         if calls:
@@ -331,5 +339,6 @@ def _answered(message: OllamaMessage, open_calls: list[tuple[str, str]]) -> str:
     named = [call for call in open_calls if call[1] == message.tool_name] or open_calls
     if not named:
         return ""
-    open_calls.remove(named[0])
-    return named[0][0]
+    first = named[0]
+    open_calls.remove(first)
+    return first[0]

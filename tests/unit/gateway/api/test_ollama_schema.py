@@ -60,6 +60,13 @@ def test_options_have_other_names():
     assert chat(options=dict.fromkeys(options)).model_fields_set == chat().model_fields_set
 
 
+def test_whole_options_may_have_a_fraction_of_zero():
+    asked = chat(options={"top_k": 40.0, "num_predict": 2.0, "seed": 1.0})
+    assert repr((asked.top_k, asked.max_tokens, asked.seed)) == "(40, 2, 1)"
+    with pytest.raises(BadRequest):
+        chat(options={"top_k": 40.5})
+
+
 @pytest.mark.parametrize("most", [-2, -1, 0])
 def test_an_answer_up_to_the_end_of_the_context(most):
     assert chat(options={"num_predict": most}).max_tokens is None
@@ -109,6 +116,31 @@ def test_calls_and_their_results_find_each_other():
     assert results == [("call00002", "noise"), ("call00001", "snow"), ("mine", "more")]
 
 
+def test_results_without_names_are_those_of_the_calls_in_their_order():
+    calls = [{"function": {"name": name, "arguments": {}}} for name in ("look", "hear", "look")]
+    called = {"role": "assistant", "tool_calls": calls}
+    results = [{"role": "tool", "content": text} for text in ("snow", "noise", "ice", "more")]
+    results[1]["tool_name"] = "smell"
+    found = [each["tool_call_id"] for each in said([called, *results])[1:]]
+    assert found == ["call00001", "call00002", "call00003", ""]
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [({}, "{}"), ({"arguments": None}, "{}"), ({"arguments": '{"at": 1}'}, '{"at": 1}')],
+)
+def test_arguments(given, found):
+    call = {"id": None, "function": {"name": "look", **given}}
+    (message,) = said([{"role": "assistant", "content": None, "thinking": None, "tool_calls": [call]}])
+    (called,) = message["tool_calls"]
+    assert (called["id"], called["function"]["arguments"]) == ("call00001", found)
+
+
+def test_null_is_an_absent_field():
+    nothing = dict.fromkeys(("thinking", "tool_calls", "tool_name", "tool_call_id", "images"))
+    assert said([{**MESSAGES[0], **nothing}]) == said(MESSAGES)
+
+
 def test_a_result_without_a_call_has_no_id():
     (message,) = said([{"role": "tool", "content": "snow"}])
     assert message["tool_call_id"] == ""
@@ -144,6 +176,7 @@ def test_what_asks_for_nothing(kind, fields, loads):
         (chat, {"format": "xml"}, "format"),
         (chat, {"think": "hard"}, None),
         (chat, {"tools": [{"type": "function"}]}, "tools[0].function"),
+        (chat, {"messages": [{"role": None}]}, "messages[0].role"),
         (generate, {"images": ["x"]}, "images[0]"),
         (generate, {"suffix": "x"}, "suffix"),
         (generate, {"template": "x"}, "template"),
