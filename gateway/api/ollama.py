@@ -136,7 +136,7 @@ def _add_embed(routes: APIRouter, generator: Generator, catalog: Catalog) -> Non
         begun = time.monotonic_ns()
         body = await read_body(request, EmbedBody)
         model = await _name(catalog, body.model)
-        found = await embedded(request, generator, body.embedding(model))
+        found = [] if body.loads else await embedded(request, generator, body.embedding(model))
         vectors = ",".join(await in_turns(numbers, (one.embedding for one in found)))
         rest = {
             "model": model,
@@ -154,8 +154,11 @@ def _add_embed(routes: APIRouter, generator: Generator, catalog: Catalog) -> Non
         """Embed one text, in the shape that Ollama's API had earlier."""
         body = await read_body(request, PromptEmbedBody)
         model = await _name(catalog, body.model)
-        (found,) = await embedded(request, generator, body.embedding(model))
-        return Response(f'{{"embedding":{numbers(found.embedding)}}}', media_type="application/json")
+        vector = "[]"
+        if not body.loads:
+            (found,) = await embedded(request, generator, body.embedding(model))
+            vector = numbers(found.embedding)
+        return Response(f'{{"embedding":{vector}}}', media_type="application/json")
 
 
 class Lines(ChatAnswer):

@@ -244,8 +244,17 @@ class OllamaGenerateBody(OllamaBody):
         return {"messages": [*system, {"role": "user", "content": _shown(self.prompt, self.images)}]}
 
 
+Nothing = Literal[""] | Annotated[list[Any], Field(max_length=0)]
+"""No text."""
+
+
 class _Embedding(RequestBody):
     ignored: ClassVar[frozenset[str]] = RequestBody.ignored | {"keep_alive", "options"}
+
+    @property
+    def loads(self) -> bool:
+        """Nothing is asked for but that the model is there."""
+        raise NotImplementedError
 
     def embedding(self, model: str) -> EmbeddingBody:
         """The same request of OpenAI's API, to `model`. Raises `BadRequest`."""
@@ -262,9 +271,13 @@ class _Embedding(RequestBody):
 class EmbedBody(_Embedding):
     """POST /api/embed."""
 
-    input: Inputs
+    input: Nothing | Inputs = Field("", union_mode="left_to_right", description="Empty: is the model there?")
     dimensions: Count | None = Field(None, description="Numbers to keep from the start of each embedding.")
     truncate: bool = Field(True, description="Cut a text that is too long, instead of refusing it.")
+
+    @property
+    def loads(self) -> bool:
+        return not self.input
 
     def _asked(self) -> Json:
         cut = {"truncate_prompt_tokens": -1} if self.truncate else {}
@@ -274,7 +287,11 @@ class EmbedBody(_Embedding):
 class PromptEmbedBody(_Embedding):
     """POST /api/embeddings, Ollama's earlier /api/embed: one text, which is cut if it is too long."""
 
-    prompt: str = Field(min_length=1)
+    prompt: str = Field("", description="Empty: is the model there?")
+
+    @property
+    def loads(self) -> bool:
+        return not self.prompt
 
     def _asked(self) -> Json:
         return {"input": self.prompt, "truncate_prompt_tokens": -1}

@@ -147,6 +147,21 @@ async def test_an_embedding_as_earlier_clients_ask_for_it(gateway):
     assert gateway.tokenizer.texts[0].truncate_prompt_tokens == -1
 
 
+@pytest.mark.parametrize("nothing", [{}, {"input": ""}, {"input": []}])
+async def test_an_empty_list_of_texts_asks_whether_the_model_is_there(gateway, nothing):
+    answer = await gateway.http.post("/api/embed", json={"model": "m", **nothing})
+    found = OllamaEmbeddings.model_validate(answer.json(), strict=True)
+    assert (found.model, found.embeddings, found.prompt_eval_count) == ("m", [], 0)
+    assert gateway.tokenizer.texts == []
+
+
+@pytest.mark.parametrize("nothing", [{}, {"prompt": ""}])
+async def test_an_empty_text_asks_whether_the_model_is_there(gateway, nothing):
+    answer = await gateway.http.post("/api/embeddings", json={"model": "m", **nothing})
+    assert OllamaEmbedding.model_validate(answer.json(), strict=True).embedding == []
+    assert (await gateway.http.post("/api/embeddings", json={"model": "n", **nothing})).status_code == 404
+
+
 @pytest.mark.parametrize("path", KINDS)
 async def test_log_probabilities(gateway, path):
     asked_for = {"logprobs": True, "top_logprobs": 2, "options": {"num_predict": 3}}

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.api.body import parse
 from gateway.api.ignored import Ignored
-from gateway.api.ollama_schema import OllamaChatBody, OllamaGenerateBody
+from gateway.api.ollama_schema import EmbedBody, OllamaChatBody, OllamaGenerateBody, PromptEmbedBody
 from gateway.errors import BadRequest
 
 MESSAGES = [{"role": "user", "content": "A fox"}]
@@ -159,6 +159,14 @@ def test_a_prompt_is_a_conversation():
         (OllamaChatBody, {"messages": MESSAGES}, False),
         (OllamaGenerateBody, {}, True),
         (OllamaGenerateBody, {"prompt": "A"}, False),
+        (EmbedBody, {}, True),
+        (EmbedBody, {"input": ""}, True),
+        (EmbedBody, {"input": []}, True),
+        (EmbedBody, {"input": "A"}, False),
+        (EmbedBody, {"input": ["A"]}, False),
+        (PromptEmbedBody, {}, True),
+        (PromptEmbedBody, {"prompt": ""}, True),
+        (PromptEmbedBody, {"prompt": "A"}, False),
     ],
 )
 def test_what_asks_for_nothing(kind, fields, loads):
