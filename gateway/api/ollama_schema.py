@@ -211,7 +211,12 @@ class OllamaChatBody(OllamaBody):
         return not self.messages
 
     def _asked(self) -> Json:
-        return {"messages": conversation(self.messages), "tools": self.tools}
+        last = self.messages[-1]
+        return {
+            "messages": conversation(self.messages),
+            "tools": self.tools,
+            "continue_final_message": bool(last.role == "assistant" and last.content and not last.tool_calls),
+        }
 
 
 class OllamaGenerateBody(OllamaBody):

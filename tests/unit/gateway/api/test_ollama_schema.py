@@ -141,6 +141,17 @@ def test_null_is_an_absent_field():
     assert said([{**MESSAGES[0], **nothing}]) == said(MESSAGES)
 
 
+def test_an_answer_goes_on_with_a_last_message_of_the_assistants():
+    call = {"function": {"name": "look", "arguments": {}}}
+    for last, goes_on in [
+        ({"role": "assistant", "content": "Once"}, True),
+        ({"role": "assistant", "content": ""}, False),
+        ({"role": "assistant", "content": "I look.", "tool_calls": [call]}, False),
+        ({"role": "user", "content": "Once"}, False),
+    ]:
+        assert chat(messages=[*MESSAGES, last]).continue_final_message == goes_on
+
+
 def test_a_result_without_a_call_has_no_id():
     (message,) = said([{"role": "tool", "content": "snow"}])
     assert message["tool_call_id"] == ""
