@@ -47,7 +47,7 @@ from gateway.errors import NotFound, Unauthorized
 from gateway.http.caller import Caller
 from gateway.http.openapi import getting, posting
 from gateway.upstream.catalog import Catalog, Model
-from gateway.upstream.generation import Generator
+from gateway.upstream.generation import Generator, Shorten
 from proto.sampling_pb2 import LENGTH, NOT_FINISHED
 from proto.tokenizer_pb2 import TextChunk, TextRequest
 
@@ -102,7 +102,9 @@ def _add_about(routes: APIRouter, catalog: Catalog) -> None:
 
 
 def _add_answers(routes: APIRouter, generator: Generator, catalog: Catalog) -> None:
-    async def answered(request: Request, body: OllamaBody, kind: type["Lines"]) -> Response:
+    async def answered(
+        request: Request, body: OllamaBody, kind: type["Lines"], shorten: Shorten | None = None
+    ) -> Response:
         model = await _name(catalog, body.model)
         if body.loads:
             end = {"model": model, "created_at": _now(), **kind.said(Pieces())}
@@ -111,14 +113,15 @@ def _add_answers(routes: APIRouter, generator: Generator, catalog: Catalog) -> N
         requests_of = chat_requests
         if isinstance(body, OllamaGenerateBody) and body.raw:
             requests_of = partial(_raw_requests, body.prompt)
-        return await respond(request, generator, body.chat(model), requests_of, kind)
+        return await respond(request, generator, body.chat(model), requests_of, kind, shorten)
 
     @routes.post(
         "/api/chat", openapi_extra=posting(OllamaChatBody, OllamaChatAnswer, lines=True, error=OllamaError)
     )
     async def ollama_chat(request: Request) -> Response:
         """Answer a conversation, in the shape of Ollama's API."""
-        return await answered(request, await read_body(request, OllamaChatBody), ChatLines)
+        body = await read_body(request, OllamaChatBody)
+        return await answered(request, body, ChatLines, _shorten if body.truncate else None)
 
     @routes.post(
         "/api/generate",
@@ -284,6 +287,21 @@ def _raw_requests(prompt: str, body: ChatBody, request_id: str, caller: Caller) 
     (asked,) = chat_requests(body, request_id, caller)
     asked.text = prompt
     return [asked]
+
+
+def _shorten(request: TextRequest) -> bool:
+    """Leave out what comes before the newer half of the user's messages, but for system messages.
+
+    Half at a time: an answer needs room, too. What is left begins with a user's message, as many templates
+    want it, and no result is without its call. The user's last message stays, and all that follows it.
+    """
+    messages = request.chat.messages
+    asked = [place for place, message in enumerate(messages) if message.role == "user"]
+    begin = asked[len(asked) // 2] if asked else 0
+    left_out = [place for place in range(begin) if messages[place].role != "system"]
+    for place in reversed(left_out):
+        del messages[place]
+    return bool(left_out)
 
 
 async def _found(catalog: Catalog, name: str) -> tuple[Model, str]:

@@ -205,6 +205,10 @@ class OllamaChatBody(OllamaBody):
 
     messages: list[OllamaMessage] = Field(max_length=MAX_MESSAGES, description="Empty: is the model there?")
     tools: Tools = Field(default_factory=list)
+    truncate: bool = Field(
+        True,
+        description="Leave out the oldest messages if the conversation is too long, instead of refusing it.",
+    )
 
     @property
     def loads(self) -> bool:

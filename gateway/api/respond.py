@@ -14,7 +14,7 @@ from gateway.api.seen import images_of
 from gateway.http.caller import Caller, caller_of
 from gateway.http.connection import while_connected
 from gateway.http.sse import EventStream
-from gateway.upstream.generation import Chunks, Generator
+from gateway.upstream.generation import Chunks, Generator, Shorten
 from proto.tokenizer_pb2 import TextRequest
 
 Body = TypeVar("Body", ChatBody, CompletionBody)
@@ -28,12 +28,13 @@ async def respond(
     body: Body,
     requests_of: Callable[[Body, str, Caller], Sequence[TextRequest]],
     kind: Callable[[Body, str, int], Answer],
+    shorten: Shorten | None = None,
 ) -> Response:
     """Ask for what `body` wants, and answer.
 
     `requests_of` makes a request for each prompt, out of the body, the request's id and the caller. `kind`
-    makes the answer, out of the body, the id and the number of prompts. Raises `GatewayError`, and
-    `Disconnected` if the client leaves before a collected answer is complete.
+    makes the answer, out of the body, the id and the number of prompts. `shorten`: see `Generator.run`.
+    Raises `GatewayError`, and `Disconnected` if the client leaves before a collected answer is complete.
     """
     caller = caller_of(request)
     generator.check_room(body.model, caller.tenant, body.user)
@@ -41,7 +42,7 @@ async def respond(
     images = await images_of(request, generator, body, requests)
     answer = kind(body, request.state.request_id, len(requests))
     await caller.begin(asked_tokens_of(body, caller.limits), answer.tokens)
-    running = generator.run(body.model, requests, seconds_of(body, caller.limits), images)
+    running = generator.run(body.model, requests, seconds_of(body, caller.limits), images, shorten)
     if answer.request.stream:
         ends = (answer.failed, answer.last_events, answer.keep_alive)
         return EventStream(_events(answer, running), answer.stream_type, *ends)

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from gateway.errors import Overloaded, ServerFault, Stopping, TooLarge, Unavailable
+import grpc
+
+from gateway.errors import BadRequest, Overloaded, ServerFault, Stopping, TooLarge, Unavailable
 from gateway.upstream.admission import Admission, Asker, Load
 from gateway.upstream.answer_span import AnswerSpan
 from gateway.upstream.attempts import Attempts, Parts
@@ -33,6 +35,9 @@ logger = logging.getLogger(__name__)
 Chunks = AsyncGenerator[tuple[int, TextChunk], None]
 """Chunks for one or more prompts, each with its prompt's number."""
 
+Shorten = Callable[[TextRequest], bool]
+"""Leaves out a part of a conversation that is too long for the context. False: there is none to leave out."""
+
 Call = TypeVar("Call", bound=Attempts)
 
 
@@ -56,8 +61,9 @@ class Generation(Attempts):
         timeout: float | None = None,
         parts: Parts | None = None,
         model: str = "",
+        shorten: Shorten | None = None,
     ) -> None:
-        """`model`: under which it is known. The others: see `Attempts`."""
+        """`model`: under which it is known. `shorten`: see `Generator.run`. The others: see `Attempts`."""
         super().__init__(timeout, parts)
         self._traced = AnswerSpan(model, request, self.span)
         self.span = self._traced.span
@@ -68,6 +74,7 @@ class Generation(Attempts):
         self._prompt_seen = False
         self._scores = request.sampling.HasField("prompt_logprobs")
         self._names = {"prompt": "messages"} if request.HasField("chat") else {}
+        self._shorten = shorten
 
     def close(self) -> None:
         """See `Attempts.close`."""
@@ -105,6 +112,18 @@ class Generation(Attempts):
     @property
     def _finished(self) -> bool:
         return all(sequence.finished for sequence in self._sequences)
+
+    async def _retry_or_raise(
+        self, request_id: str, resumption: Resumption, error: grpc.aio.AioRpcError, names: Mapping[str, str]
+    ) -> None:
+        """Another call may also succeed with less of the conversation, if that is allowed."""
+        try:
+            await super()._retry_or_raise(request_id, resumption, error, names)
+        except BadRequest as refusal:
+            too_long = refusal.error_code == "context_length_exceeded" and not self._prompt_seen
+            if not (too_long and self._shorten is not None and self._shorten(self.request)):
+                raise
+            self._times.refused()
 
     def _remember(self, chunk: TextChunk) -> None:
         if chunk.HasField("prompt"):
@@ -196,18 +215,23 @@ class Generator:
         requests: Sequence[TextRequest],
         timeout: float | None = None,
         images: Images = NO_IMAGES,
+        shorten: Shorten | None = None,
     ) -> AsyncIterator[Chunks]:
         """The chunks of all requests as they come.
 
         `timeout`: seconds until all answers must be complete; None: `answer_timeout`. `images`: those that
-        the requests name. Raises `GatewayError`.
+        the requests name. `shorten`: is called until a conversation fits into the context; None: one that is
+        too long is refused. Raises `GatewayError`.
         """
         timeout = self.answer_timeout if timeout is None else timeout
 
         def begin(tokenizer: TokenizerStub) -> list[Generation]:
             name, parts = self._catalog.name_of(model), Parts()
             measures = self._measures_of(name)
-            return [Generation(tokenizer, request, measures, timeout, parts, name) for request in requests]
+            return [
+                Generation(tokenizer, request, measures, timeout, parts, name, shorten)
+                for request in requests
+            ]
 
         async with (
             self.watched(model, begin, requests, timeout, fits=generates, images=images) as generations,

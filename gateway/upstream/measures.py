@@ -93,6 +93,10 @@ class AnswerTimes:
         if self._calls > 1:
             self._measures.resumed.add()
 
+    def refused(self) -> None:
+        """The latest call has begun nothing: the next one is for the same answer, with a shorter prompt."""
+        self._calls -= 1
+
     def prompt(self, tokens: int) -> None:
         """The number of the prompt's tokens is known."""
         measures = self._measures

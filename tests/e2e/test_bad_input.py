@@ -103,6 +103,19 @@ async def test_what_is_too_long_for_the_context_says_so(
     assert ("characters" in error["message"]) == ("word " * 300_000 in str(fields))
 
 
+@pytest.mark.parametrize("words", [300, 30_000])
+async def test_clients_of_ollama_need_not_keep_a_conversation_short(
+    http: httpx.AsyncClient, words: int
+) -> None:
+    said = [{"role": role, "content": "word " * words} for role in ("user", "assistant") * 9]
+    question = [{"role": "user", "content": "Tell me a story about a fox."}]
+    ask = {"model": "quire-tiny", "messages": said + question, "stream": False}
+    answer = await http.post("/api/chat", json=ask)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["prompt_eval_count"] < 2048
+    assert (await http.post("/api/chat", json=ask | {"truncate": False})).status_code == 400
+
+
 @pytest.mark.parametrize(
     ("path", "fields"),
     [

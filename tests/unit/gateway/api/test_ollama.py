@@ -162,6 +162,85 @@ async def test_an_empty_text_asks_whether_the_model_is_there(gateway, nothing):
     assert (await gateway.http.post("/api/embeddings", json={"model": "n", **nothing})).status_code == 404
 
 
+def turn(number):
+    call = {"function": {"name": "look", "arguments": {}}}
+    return [
+        {"role": "user", "content": f"Look {number}"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "snow"},
+        {"role": "assistant", "content": f"Snow {number}"},
+    ]
+
+
+def fitting(tell, most):
+    """`tell` for conversations with at most `most` messages; others are longer than the context."""
+
+    async def generate(request, context):
+        if len(request.chat.messages) > most:
+            await context.abort(grpc.StatusCode.OUT_OF_RANGE, "too long", (("quire-param", "messages"),))
+        async for chunk in tell(request, context):
+            yield chunk
+
+    return generate
+
+
+SYSTEM = {"role": "system", "content": "Be brief."}
+LATER = {"role": "system", "content": "Be kind."}
+LAST = {"role": "user", "content": "A fox?"}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("most", "kept"),
+    [
+        (99, [SYSTEM, *turn(1), LATER, *turn(2), *turn(3), LAST]),
+        (12, [SYSTEM, LATER, *turn(3), LAST]),
+        (7, [SYSTEM, LATER, *turn(3), LAST]),
+        (6, [SYSTEM, LATER, LAST]),
+    ],
+)
+async def test_of_a_conversation_that_is_too_long_the_oldest_messages_are_left_out(
+    gateway, most, kept, stream
+):
+    gateway.tokenizer.generate = fitting(gateway.tokenizer.generate, most)
+    messages = [SYSTEM, *turn(1), LATER, *turn(2), *turn(3), LAST]
+    lines, _ = await asked(gateway, "/api/chat", messages=messages, stream=stream)
+    assert "".join(map(text_of, lines)) == STORY
+    found = [(one.role, one.content) for one in gateway.tokenizer.requests[-1].chat.messages]
+    assert found == [(one["role"], one["content"]) for one in kept]
+
+
+async def test_what_comes_before_the_only_question_is_left_out(gateway):
+    gateway.tokenizer.generate = fitting(gateway.tokenizer.generate, 1)
+    await asked(gateway, "/api/chat", messages=[*turn(1)[1:], LAST])
+    (kept,) = gateway.tokenizer.requests[-1].chat.messages
+    assert kept.content == LAST["content"]
+
+
+@pytest.mark.parametrize(
+    ("most", "fields", "calls"),
+    [(12, {"truncate": False}, 1), (0, {}, 3), (0, {"messages": turn(1)[1:]}, 1)],
+)
+async def test_what_is_too_long_all_the_same_is_refused(gateway, most, fields, calls):
+    gateway.tokenizer.generate = fitting(gateway.tokenizer.generate, most)
+    ask = {"model": "m", "messages": [SYSTEM, *turn(1), *turn(2), *turn(3), LAST]} | fields
+    assert error_of(await gateway.http.post("/api/chat", json=ask)) == 400
+    assert len(gateway.tokenizer.requests) == calls
+
+
+async def test_an_answer_that_has_begun_keeps_its_conversation(gateway):
+    async def smaller(request, context):
+        yield TextChunk(prompt=PromptInfo(tokens=1), deltas=[TextDelta(text="A", token_ids=[1])])
+        if request.resumed:
+            await context.abort(grpc.StatusCode.OUT_OF_RANGE, "the context is smaller now")
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "killed", (("quire-lost", "tokenizer-1"),))
+
+    gateway.tokenizer.generate = smaller
+    ask = {"model": "m", "messages": [*turn(1), LAST], "stream": False}
+    assert error_of(await gateway.http.post("/api/chat", json=ask)) == 400
+    assert [len(request.chat.messages) for request in gateway.tokenizer.requests] == [5, 5]
+
+
 @pytest.mark.parametrize("path", KINDS)
 async def test_log_probabilities(gateway, path):
     asked_for = {"logprobs": True, "top_logprobs": 2, "options": {"num_predict": 3}}

@@ -65,6 +65,15 @@ def test_an_answer_of_two_sequences() -> None:
     }
 
 
+def test_an_answer_whose_prompt_was_too_long_at_first_is_not_resumed() -> None:
+    rig = Rig()
+    times = AnswerTimes(rig.measures, TextRequest(n=1))
+    times.call()
+    times.refused()
+    times.call()
+    assert rig.sums() == {}
+
+
 def test_how_long_somebody_waited() -> None:
     rig = Rig()
     times = AnswerTimes(rig.measures, TextRequest(n=2))
