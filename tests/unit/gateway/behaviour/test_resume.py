@@ -139,6 +139,27 @@ async def test_the_attempt_is_told(gateway):
     assert ours, "the second call must say that it is one"
 
 
+async def test_an_answer_to_a_shorter_prompt_is_not_resumed(backend, tokenizer):
+    tell = tokenizer.generate
+
+    async def generate(request, context):
+        if len(request.text) > 1:
+            await context.abort(grpc.StatusCode.OUT_OF_RANGE, "too long")
+        async for chunk in tell(request, context):
+            yield chunk
+
+    def shorten(request):
+        request.text = request.text[1:]
+        return True
+
+    tokenizer.generate = generate
+    measures, request = Measures("m", Metrics()), TextRequest(text="ABC", n=1)
+    generation = Generation(backend.tokenizer("m"), request, measures, shorten=shorten)
+    assert [chunk async for _, chunk in generation.chunks()]
+    assert [one.text for one in tokenizer.requests] == ["ABC", "BC", "C"]
+    assert measures.resumed.value == 0
+
+
 async def test_a_generation_can_be_ended_from_outside(backend, tokenizer):
     async def generate(request, context):
         yield TextChunk(deltas=[TextDelta(text="a", token_ids=[1])])
