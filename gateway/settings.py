@@ -15,6 +15,7 @@ from ops.runtime.limits import Limits
 from ops.runtime.settings import ProcessSettings
 
 _ALIAS = r"[^\s,=]+\s*=\s*[^\s,=]+"
+_ORIGIN = r"(\*|[A-Za-z][A-Za-z0-9+.-]*://[^\s,/]+)"
 
 
 def _limits(value: object) -> object:
@@ -43,9 +44,9 @@ class GatewaySettings(ProcessSettings):
     """Names under which clients reach the gateway, with commas between them. IP addresses, `localhost` and
     `host` need not be named. `*.example.com` is every name below example.com, and `*` any name."""
 
-    allowed_origins: str = Field("", pattern=r"^(\*|https?://[^\s,/]+)(\s*,\s*(\*|https?://[^\s,/]+))*$|^$")
+    allowed_origins: str = Field("", pattern=rf"^({_ORIGIN}(\s*,\s*{_ORIGIN})*)?$")
     """Origins of web pages elsewhere that may use the API, as in `https://app.example.com`, with commas
-    between them; `*` is any page."""
+    between them; `*` is any page. Apps made of pages have other schemes, as in `app://obsidian.md`."""
 
     max_connections: int = Field(8192, ge=1)
     """Connections that may be open at once. Further ones are answered with 503."""

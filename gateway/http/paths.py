@@ -1,14 +1,19 @@
-"""Methods and paths that mean the same: HEAD and GET, `/v1/models` and `/v1/models/`; and OPTIONS."""
+"""Methods and paths that mean the same: HEAD and GET, `/v1/models` and `/v1//models/`; and OPTIONS."""
 
+import re
 from collections.abc import Iterable
 
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+_BEGINNING = re.compile(r"^/+(?:(v1|v2|api)/+)?")
+"""Up to where a client appends a path to its base URL. Further on a model's name may have slashes."""
+
 
 class UsualForm:
-    """Middleware: routes HEAD as GET, and a path with slashes at its end as one without.
+    """Middleware: routes HEAD as GET, and a path with more slashes than one at its beginning, behind its
+    version or at its end as the usual one. Base URLs that end with a slash lead to such.
 
     HEAD is answered like GET, without the body (RFC 9110, section 9.3.2); the server leaves out the body and
     keeps its length. Load balancers use it. A redirection to the path without a slash would lose the body or
@@ -20,12 +25,16 @@ class UsualForm:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in ("http", "websocket"):
-            path = scope["path"].rstrip("/") or "/"
+            path = _BEGINNING.sub(_with_one, scope["path"]).rstrip("/") or "/"
             if path != scope["path"]:
                 scope = {**scope, "path": path}
             if scope.get("method") == "HEAD":
                 scope = {**scope, "method": "GET"}
         await self._app(scope, receive, send)
+
+
+def _with_one(beginning: re.Match[str]) -> str:
+    return f"/{beginning[1]}/" if beginning[1] else "/"
 
 
 def methods_at(routes: Iterable[BaseRoute], scope: Scope) -> str:

@@ -143,6 +143,17 @@ async def test_an_allowed_page_can_read_of_a_fault_of_ours():
             assert answer.headers.get("access-control-allow-origin") == read
 
 
+@pytest.mark.parametrize(
+    "origin",
+    ["app://obsidian.md", "chrome-extension://abcdef", "tauri://localhost", "vscode-webview://1a-2b"],
+)
+async def test_an_app_made_of_pages_may_be_allowed(origin):
+    access = GatewaySettings(allowed_origins=f"https://app.example,{origin}").access
+    answer = await ask(access, origin=origin)
+    assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (400, origin)
+    assert (await ask(access, origin=f"{origin}x")).status_code == 403
+
+
 async def test_a_page_that_is_not_allowed_beside_one_that_is():
     access = GatewaySettings(allowed_origins="https://app.example").access
     async with client(access) as http:
@@ -153,7 +164,14 @@ async def test_a_page_that_is_not_allowed_beside_one_that_is():
 
 
 @pytest.mark.parametrize(
-    "bad", [{"allowed_origins": "app.example"}, {"allowed_origins": "https://a/b"}, {"allowed_hosts": "a b"}]
+    "bad",
+    [
+        {"allowed_origins": "app.example"},
+        {"allowed_origins": "https://a/b"},
+        {"allowed_origins": "app:obsidian.md"},
+        {"allowed_origins": "://a"},
+        {"allowed_hosts": "a b"},
+    ],
 )
 def test_settings_that_cannot_be_meant(bad):
     with pytest.raises(ValueError, match="pattern"):

@@ -1,6 +1,9 @@
 """Methods and paths that mean the same."""
 
+import httpx
 import pytest
+
+from gateway.app import Options, create_app
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/models/m", "/health/live", "/version"])
@@ -14,6 +17,21 @@ async def test_slashes_at_the_end_change_nothing(gateway, path):
 async def test_a_body_is_not_lost_with_a_slash(gateway):
     answer = await gateway.http.post("/v1/completions/", json={"model": "m", "prompt": "A", "max_tokens": 1})
     assert answer.json()["choices"][0]["text"] == "Once"
+
+
+@pytest.mark.parametrize("path", ["/v1//completions", "//v1/completions", "//v1//completions/"])
+async def test_a_base_url_may_end_with_a_slash(gateway, path):
+    url = f"{gateway.url}{path}"
+    answer = await gateway.http.post(url, json={"model": "m", "prompt": "A", "max_tokens": 1})
+    assert answer.status_code == 200
+
+
+async def test_a_model_s_name_may_have_slashes(backend):
+    aliases = {"/models/m": "m"}
+    transport = httpx.ASGITransport(create_app(backend, options=Options(aliases=aliases)))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+        answer = await http.get("/v1/models//models/m")
+    assert (answer.status_code, answer.json()["id"]) == (200, "/models/m")
 
 
 async def test_the_page_is_still_there(gateway):
