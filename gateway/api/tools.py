@@ -147,9 +147,22 @@ def functions(
 
 def _tools(value: object, info: ValidationInfo) -> object:
     kept = functions(value, info, ("function", "custom"))
-    for number, tool in enumerate(kept if isinstance(kept, list) else ()):
+    if not isinstance(kept, list):
+        return kept
+    tools = [_nested(tool) for tool in kept]
+    for number, tool in enumerate(tools):
         _check_tool(tool, f"tools[{number}]")
-    return kept
+    return tools
+
+
+def _nested(tool: Any) -> Any:
+    """A function as chat completions have it, of one that is flat as in `/v1/responses`: Cursor sends such."""
+    match tool:
+        case {"type": "function", "function": _}:
+            return tool
+        case {"type": "function", "name": _, **fields}:
+            return {"type": "function", "function": fields | {"name": tool["name"]}}
+    return tool
 
 
 def _check_tool(tool: object, param: str) -> None:
@@ -233,7 +246,7 @@ def named(choice: object) -> str:
     """Name of the function that a `tool_choice` demands; "" if it names none."""
     if not isinstance(choice, dict) or choice.get("type") not in ("function", "custom"):
         return ""
-    function = choice.get(choice["type"])
+    function = choice.get(choice["type"], choice)
     name = function.get("name") if isinstance(function, dict) else None
     return name if isinstance(name, str) else ""
 
@@ -279,7 +292,7 @@ def call_shape(tools: Sequence[Json], choice: object, parallel: bool) -> CallSha
     return CallShape(required=True, single=bool(name) or not parallel, function=name, inputs=inputs)
 
 
-_FUNCTION = {
+_FUNCTION: Json = {
     "type": "object",
     "properties": {
         "name": {"type": "string", "minLength": 1, "maxLength": MAX_NAME},
@@ -287,6 +300,11 @@ _FUNCTION = {
         "strict": {"anyOf": [{"type": "boolean"}, {"type": "null"}]},
     },
     "required": ["name"],
+}
+_FLAT = {
+    "type": "object",
+    "properties": {"type": {"const": "function"}, **_FUNCTION["properties"]},
+    "required": ["type", "name"],
 }
 _GRAMMAR = {
     "type": "object",
@@ -333,6 +351,7 @@ _TOOL = {
             }
             for kind, schema in (("function", _FUNCTION), ("custom", _CUSTOM))
         ),
+        _FLAT,
         other_tool("function", "custom"),
     ]
 }
@@ -344,12 +363,16 @@ Tools = Annotated[
 ]
 
 
+_NAME = {"type": "string", "minLength": 1}
+_FLAT_NAME = {
+    "type": "object",
+    "properties": {"type": {"const": "function"}, "name": _NAME},
+    "required": ["type", "name"],
+}
+
+
 def _named(kind: str) -> Json:
-    name = {
-        "type": "object",
-        "properties": {"name": {"type": "string", "minLength": 1}},
-        "required": ["name"],
-    }
+    name = {"type": "object", "properties": {"name": _NAME}, "required": ["name"]}
     return {"type": "object", "properties": {"type": {"const": kind}, kind: name}, "required": ["type", kind]}
 
 
@@ -361,6 +384,7 @@ ToolChoice = Annotated[
             "anyOf": [
                 {"enum": ["none", "auto", "required"]},
                 *(_named(kind) for kind in ("function", "custom")),
+                _FLAT_NAME,
                 {
                     "type": "object",
                     "properties": {"type": {"const": "allowed_tools"}, "allowed_tools": {"type": "object"}},

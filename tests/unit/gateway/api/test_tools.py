@@ -65,6 +65,16 @@ async def test_what_is_offered(gateway, choice, offered):
     assert json.loads(chat.tools or "[]") == offered
 
 
+async def test_a_flat_function_is_one_all_the_same(gateway):
+    """As in `/v1/responses`: Cursor sends such."""
+    flat = {"type": "function", **WEATHER["function"], "strict": False}
+    choice = {"type": "function", "name": "weather"}
+    chat = await conversation(gateway, tools=[flat, CLOCK], tool_choice=choice)
+    weather = {"type": "function", "function": WEATHER["function"] | {"strict": False}}
+    assert json.loads(chat.tools) == [weather, CLOCK]
+    assert gateway.tokenizer.requests[-1].shape.calls.function == "weather"
+
+
 async def test_a_choice_without_tools(gateway):
     for choice in ("none", "auto"):
         assert (await conversation(gateway, tools=[], tool_choice=choice)).tools == ""
