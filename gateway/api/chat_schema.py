@@ -173,7 +173,12 @@ class ChatBody(GenerationBody):
     def shape(self) -> Shape | None:
         """What the client asks for, of the text or of calls. Raises `BadRequest`."""
         shape = super().shape
-        if shape is not None and shape.param == "response_format" and self._wishes_calls:
+        if (
+            shape is not None
+            and shape.param == "response_format"
+            and shape.json_schema
+            and self._wishes_calls
+        ):
             # As with OpenAI: the model calls functions, or says something in this format.
             wished = call_shape(self._allowed, self.tool_choice, self.parallel_tool_calls)
             shape.or_calls.CopyFrom(wished or CallShape(single=not self.parallel_tool_calls))

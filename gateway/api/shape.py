@@ -1,13 +1,14 @@
 """What the text of an answer must look like, in the ways that clients say it.
 
-OpenAI's `response_format`, vLLM's `structured_outputs` and its older `guided_*` all become one `Shape`. The
-tokenizer finds out whether a schema or a pattern makes sense.
+OpenAI's `response_format`, vLLM's `structured_outputs` and its older `guided_*`, and the fields of SGLang and
+llama.cpp all become one `Shape`. The tokenizer finds out whether a schema or a pattern makes sense.
 """
 
 import json
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
 from gateway.errors import BadRequest
@@ -41,10 +42,33 @@ def _schema(value: object) -> object:
     raise PydanticCustomError("too_deep", "Input is nested too deeply")
 
 
+def _structural_tag(value: object) -> object:
+    """A structural tag as JSON text."""
+    text = _schema(value)
+    assert isinstance(text, str)
+    match json.loads(text):
+        case {"structures": list(structures), "triggers": list(triggers)}:
+            if all(map(_is_structure, structures)) and all(isinstance(each, str) for each in triggers):
+                return text
+    raise PydanticCustomError("structural_tag", f"Input should have {_OF_A_TAG}")
+
+
+def _is_structure(value: object) -> bool:
+    match value:
+        case {"begin": str(), "schema": dict(), "end": str()}:
+            return True
+    return False
+
+
+_OF_A_TAG = "'structures', each with 'begin', 'schema' and 'end', and 'triggers'"
 _Text = Annotated[str, Field(min_length=1, max_length=MAX_CHARACTERS)]
+_Optional = Annotated[str, Field(max_length=MAX_CHARACTERS)]
+"""Empty: clients that write out all fields mean none."""
 _DOCUMENTED = {"anyOf": [{"type": "object"}, {"type": "string", "minLength": 2}]}
 _Schema = Annotated[_Text, BeforeValidator(_schema), WithJsonSchema(_DOCUMENTED)]
 """A JSON Schema: an object, or its text."""
+_Tag = Annotated[_Text, BeforeValidator(_structural_tag), WithJsonSchema(_DOCUMENTED)]
+"""A structural tag: an object, or its text."""
 _Choices = Annotated[list[_Text], Field(min_length=1, max_length=MAX_CHOICES)]
 
 
@@ -75,18 +99,59 @@ class NamedSchema(_Part):
     strict: bool | None = Field(None, description="Refuse keywords that are not supported.")
 
 
-class ResponseFormat(_Part):
-    """OpenAI's `response_format`."""
+_FORMATS = {
+    "text": ((set(),), "nothing else"),
+    "json_object": ((set(), {"schema"}), "a 'schema' or nothing"),
+    "json_schema": (({"json_schema"}, {"schema"}), "a 'json_schema' or a 'schema'"),
+    "structural_tag": (({"structural_tag"},), _OF_A_TAG),
+}
+"""By the type of a `response_format`: fields that go with it, and these in words."""
 
-    type: Literal["text", "json_object", "json_schema"]
+
+def _with_a_tag(schema: dict[str, Any]) -> None:
+    lists = {
+        name: {"type": "array", "description": "Of a `structural_tag`."}
+        for name in ("structures", "triggers")
+    }
+    schema["properties"] |= lists
+
+
+class ResponseFormat(_Part):
+    """OpenAI's `response_format`, also with llama.cpp's `schema`, or as a structural tag of vLLM."""
+
+    model_config = ConfigDict(**_Part.model_config, json_schema_extra=_with_a_tag)
+
+    type: Literal["text", "json_object", "json_schema", "structural_tag"]
     json_schema: NamedSchema | None = None
+    plain_schema: _Schema | None = Field(
+        None, alias="schema", description="In place of `json_schema`, or with `json_object`."
+    )
+    structural_tag: SkipJsonSchema[_Tag | None] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _tag_in_one_field(cls, given: Any) -> Any:
+        match given:
+            case {"type": "structural_tag", **tag}:
+                return {"type": "structural_tag", "structural_tag": tag}
+        return given
 
     def shape(self) -> Shape | None:
-        if (self.type == "json_schema") != (self.json_schema is not None):
-            message = "'json_schema' goes with the type 'json_schema', and with no other."
+        fields = {
+            "json_schema": self.json_schema,
+            "schema": self.plain_schema,
+            "structural_tag": self.structural_tag,
+        }
+        allowed, words = _FORMATS[self.type]
+        if {name for name, value in fields.items() if value is not None} not in allowed:
+            message = f"'response_format': with the type '{self.type}' goes {words}."
             raise BadRequest(message, param="response_format", code="invalid_value")
         if self.json_schema is not None:
             return Shape(json_schema=self.json_schema.json_schema, lenient=not self.json_schema.strict)
+        if self.plain_schema is not None:
+            return Shape(json_schema=self.plain_schema, lenient=True)
+        if self.structural_tag is not None:
+            return Shape(structural_tag=self.structural_tag)
         return Shape(json_schema=ANY_OBJECT) if self.type == "json_object" else None
 
 
@@ -98,7 +163,7 @@ class StructuredOutputs(_Part):
     choice: _Choices | None = None
     grammar: _Text | None = Field(None, description="In Lark's notation or in GBNF.")
     json_object: bool | None = None
-    structural_tag: _Schema | None = None
+    structural_tag: _Tag | None = None
 
     def shape(self) -> Shape | None:
         given = [name for name in type(self).model_fields if getattr(self, name) not in (None, False)]
@@ -115,7 +180,10 @@ class StructuredOutputs(_Part):
 
 
 class ShapedBody(BaseModel):
-    """The fields of a request that say what an answer's text must look like. At most one of them is given."""
+    """The fields of a request that say what an answer's text must look like. At most one of them is given.
+
+    The last four are SGLang's and llama.cpp's.
+    """
 
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
@@ -123,6 +191,10 @@ class ShapedBody(BaseModel):
     guided_regex: _Text | None = None
     guided_choice: _Choices | None = None
     guided_grammar: _Text | None = None
+    json_schema: _Schema | None = None
+    regex: _Optional | None = None
+    grammar: _Optional | None = Field(None, description="In GBNF or Lark's notation.")
+    ebnf: _Optional | None = None
 
     @property
     def shape(self) -> Shape | None:
@@ -134,6 +206,10 @@ class ShapedBody(BaseModel):
             "guided_regex": self.guided_regex and Shape(regex=self.guided_regex),
             "guided_choice": self.guided_choice and Shape(choice=json.dumps(self.guided_choice)),
             "guided_grammar": self.guided_grammar and Shape(grammar=self.guided_grammar),
+            "json_schema": self.json_schema and Shape(json_schema=self.json_schema),
+            "regex": self.regex and Shape(regex=self.regex),
+            "grammar": self.grammar and Shape(grammar=self.grammar),
+            "ebnf": self.ebnf and Shape(grammar=self.ebnf),
         }
         given = {name: shape for name, shape in shapes.items() if isinstance(shape, Shape)}
         if len(given) > 1:

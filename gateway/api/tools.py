@@ -156,7 +156,7 @@ def _tools(value: object, info: ValidationInfo) -> object:
 
 
 def _nested(tool: Any) -> Any:
-    """A function as chat completions have it, of one that is flat as in `/v1/responses`: Cursor sends such."""
+    """A function as chat completions have it, of one that is flat as in `/v1/responses`."""
     match tool:
         case {"type": "function", "function": _}:
             return tool

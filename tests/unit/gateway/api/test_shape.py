@@ -14,6 +14,8 @@ from proto.tokenizer_pb2 import Shape
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
 TEXT = json.dumps(SCHEMA, separators=(",", ":"))
+TAG = {"structures": [{"begin": "<f>", "schema": SCHEMA, "end": "</f>"}], "triggers": ["<f"]}
+TAG_TEXT = json.dumps(TAG, separators=(",", ":"))
 
 
 def shape_of(kind: type[ChatBody] | type[CompletionBody] = ChatBody, **fields: Any) -> Shape | None:
@@ -47,11 +49,27 @@ ASKED: list[tuple[dict[str, Any], Shape | None]] = [
     ({"structured_outputs": {"regex": "a+"}}, Shape(regex="a+")),
     ({"structured_outputs": {"choice": ["a", "b"]}}, Shape(choice='["a", "b"]')),
     ({"structured_outputs": {"grammar": 'root ::= "a"'}}, Shape(grammar='root ::= "a"')),
-    ({"structured_outputs": {"structural_tag": {"triggers": []}}}, Shape(structural_tag='{"triggers":[]}')),
+    ({"structured_outputs": {"structural_tag": TAG}}, Shape(structural_tag=TAG_TEXT)),
+    ({"structured_outputs": {"structural_tag": TAG_TEXT}}, Shape(structural_tag=TAG_TEXT)),
+    ({"response_format": {"type": "structural_tag", **TAG}}, Shape(structural_tag=TAG_TEXT)),
+    (
+        {"response_format": {"type": "json_object", "schema": SCHEMA}},
+        Shape(json_schema=TEXT, lenient=True),
+    ),
+    (
+        {"response_format": {"type": "json_schema", "schema": SCHEMA}},
+        Shape(json_schema=TEXT, lenient=True),
+    ),
     ({"guided_json": SCHEMA}, Shape(json_schema=TEXT)),
     ({"guided_regex": "a"}, Shape(regex="a")),
     ({"guided_choice": ["a"]}, Shape(choice='["a"]')),
     ({"guided_grammar": "start: A"}, Shape(grammar="start: A")),
+    ({"json_schema": SCHEMA}, Shape(json_schema=TEXT)),
+    ({"json_schema": json.dumps(SCHEMA)}, Shape(json_schema=TEXT)),
+    ({"regex": "a"}, Shape(regex="a")),
+    ({"grammar": 'root ::= "a"'}, Shape(grammar='root ::= "a"')),
+    ({"ebnf": 'root ::= "a"'}, Shape(grammar='root ::= "a"')),
+    ({"regex": "", "ebnf": "", "grammar": ""}, None),
 ]
 
 
@@ -77,6 +95,26 @@ BAD: list[tuple[dict[str, Any], str]] = [
         "response_format",
     ),
     ({"response_format": "json_object"}, "response_format"),
+    ({"response_format": {"type": "text", "schema": SCHEMA}}, "response_format"),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {}}, "schema": {}}},
+        "response_format",
+    ),
+    ({"response_format": {"type": "structural_tag"}}, "response_format.structural_tag"),
+    (
+        {"response_format": {"type": "structural_tag", "format": {"type": "any_text"}}},
+        "response_format.structural_tag",
+    ),
+    ({"structured_outputs": {"structural_tag": {"format": {}}}}, "structured_outputs.structural_tag"),
+    (
+        {"structured_outputs": {"structural_tag": TAG | {"structures": [{"begin": "<f>"}]}}},
+        "structured_outputs.structural_tag",
+    ),
+    (
+        {"structured_outputs": {"structural_tag": TAG | {"triggers": [1]}}},
+        "structured_outputs.structural_tag",
+    ),
+    ({"regex": "a", "ebnf": 'root ::= "a"'}, "regex"),
     ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs"),
     ({"structured_outputs": {"choice": []}}, "structured_outputs.choice"),
     ({"structured_outputs": {"choice": [1]}}, "structured_outputs.choice[0]"),

@@ -130,6 +130,14 @@ async def test_a_response_format_leaves_calls_possible(gateway):
     assert not gateway.tokenizer.requests[-1].HasField("shape")
 
 
+async def test_a_structural_tag_leaves_its_text_free_for_calls(gateway):
+    tag = {"structures": [{"begin": "<f>", "schema": {}, "end": "</f>"}], "triggers": ["<f"]}
+    await conversation(gateway, tools=[PLAIN], response_format={"type": "structural_tag", **tag})
+    shape = gateway.tokenizer.requests[-1].shape
+    assert json.loads(shape.structural_tag) == tag
+    assert not shape.HasField("or_calls")
+
+
 async def test_a_demanded_call_has_no_text_for_a_response_format(gateway):
     await conversation(
         gateway, tools=[CLOCK], tool_choice="required", response_format={"type": "json_object"}
