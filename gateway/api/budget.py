@@ -7,7 +7,10 @@ from ops.runtime.limits import Limits
 
 
 def check(body: RequestBody, limits: Limits) -> None:
-    """Raise `BadRequest`, naming parameter and limit, if the body asks for more than is allowed."""
+    """Raise `BadRequest`, naming parameter and limit, if the body asks for more than is allowed.
+
+    More tokens are no error: an answer has as many as are allowed, see `most_tokens_of`.
+    """
     lowest, highest = limits.priority
     if "priority" in body.model_fields_set and not lowest <= body.priority <= highest:
         raise _refusal("priority", f"'priority' must be in [{lowest}, {highest}].")
@@ -55,15 +58,6 @@ def _check_answer(body: GenerationBody, limits: Limits) -> None:
         most = min(limits.sequences, limits.answer_tokens)
         times = f"Prompts times '{name}'" if body.prompts > 1 else f"'{name}'"
         raise _refusal(name, f"{times} must be at most {most}.")
-    given = body.model_fields_set & {"max_tokens", "max_completion_tokens"}
-    most = most_tokens_of(body, limits)
-    if given and body.limit is not None and body.limit > most:
-        name = "max_completion_tokens" if "max_completion_tokens" in given else "max_tokens"
-        beside = f" with {sequences} sequences" if sequences > 1 else ""
-        message = (
-            f"'{name}' must be at most {most}{beside}: an answer may have {limits.answer_tokens} tokens."
-        )
-        raise _refusal(name, message)
 
 
 def _refusal(param: str, message: str) -> BadRequest:

@@ -19,7 +19,12 @@ class CompletionBody(GenerationBody):
     }
 
     prompt: Prompts
-    max_tokens: int | None = declared("max_tokens", default=16, ge=0, description="0: with `echo` alone.")
+    max_tokens: int | None = declared(
+        "max_tokens",
+        default=16,
+        ge=0,
+        description="0: with `echo` alone. -1: up to the end of the context.",
+    )
     echo: bool = Field(False, description="Give back the prompt before each answer, with `logprobs` its own.")
     best_of: int | None = Field(
         None,

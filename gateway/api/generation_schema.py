@@ -2,7 +2,7 @@
 
 from typing import ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from gateway.api.fields import (
     MAX_INT32,
@@ -46,7 +46,7 @@ class GenerationBody(ShapedBody, RequestBody):
     }
 
     n: int = Field(1, ge=1, le=MAX_SEQUENCES)
-    max_tokens: int | None = declared("max_tokens")
+    max_tokens: int | None = declared("max_tokens", description="-1: up to the end of the context.")
     temperature: float = declared("temperature")
     top_p: float = declared("top_p")
     top_k: int = declared("top_k", description="0 or -1: off.")
@@ -101,6 +101,12 @@ class GenerationBody(ShapedBody, RequestBody):
     )
     stream: bool = False
     stream_options: StreamOptions | None = None
+
+    @field_validator("max_tokens", "max_completion_tokens", mode="before", check_fields=False)
+    @classmethod
+    def _no_limit(cls, value: object) -> object:
+        """None for llama.cpp's -1."""
+        return None if value == -1 else value
 
     @model_validator(mode="after")
     def _stream_options_need_a_stream(self) -> "GenerationBody":

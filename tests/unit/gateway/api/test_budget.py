@@ -26,10 +26,6 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     (COMPLETION | BEAMS | {"prompt": ["A"] * 128, "beam_width": 128}, "beam_width", "at most 128"),
     (COMPLETION | BEAMS | {"prompt": ["A"] * 2, "n": 65}, "n", "Prompts times 'n' must be at most 128"),
     (COMPLETION | {"prompt": ["A"] * 2, "best_of": 65}, "best_of", "Prompts times 'best_of'"),
-    (COMPLETION | ROLLING | {"max_tokens": 2**31 - 1, "n": 128}, "max_tokens", "at most 8192 with 128"),
-    (CHAT | ROLLING | {"max_completion_tokens": 2**31 - 1}, "max_completion_tokens", "at most 1048576"),
-    (CHAT | ROLLING | {"max_tokens": 2**20 + 1, "stream": True}, "max_tokens", "at most 1048576"),
-    (COMPLETION | {"max_tokens": 2**20 // 2 + 1, "n": 2}, "max_tokens", "at most 524288 with 2 sequences"),
 ]
 
 
@@ -75,6 +71,36 @@ async def test_an_answer_of_no_given_length_has_one_all_the_same(
     assert not tokenizer.requests[0].HasField("max_tokens")
 
 
+@pytest.mark.parametrize(
+    ("body", "limits", "most"),
+    [
+        (COMPLETION | ROLLING | {"max_tokens": 2**31 - 1, "n": 128}, "", 8192),
+        (CHAT | ROLLING | {"max_completion_tokens": 2**31 - 1}, "", 2**20),
+        (CHAT | {"max_tokens": 10**9}, "", 2**20),
+        (COMPLETION | {"max_tokens": 2**20 // 2 + 1, "n": 2}, "", 2**19),
+        (CHAT | {"n": 2, "max_tokens": 51}, "answer_tokens=100", 50),
+    ],
+)
+async def test_more_tokens_than_are_allowed_are_cut(
+    backend: Any, tokenizer: Any, body: dict[str, Any], limits: str, most: int
+) -> None:
+    """By the tokenizer, as those that the context has no room for."""
+    assert (await ask(backend, body, limits)).status_code == 200
+    assert tokenizer.requests[0].most_tokens == most
+    assert tokenizer.requests[0].max_tokens > most
+
+
+@pytest.mark.parametrize(
+    "body", [COMPLETION | {"max_tokens": -1}, CHAT | {"max_tokens": -1}, CHAT | {"max_completion_tokens": -1}]
+)
+async def test_a_length_of_minus_one_is_any(backend: Any, tokenizer: Any, body: dict[str, Any]) -> None:
+    """Not the API's default, nor the model's."""
+    assert (await ask(backend, body)).status_code == 200
+    (request,) = tokenizer.requests
+    assert not request.HasField("max_tokens")
+    assert "max_tokens" not in request.left_out
+
+
 async def test_a_length_that_is_only_the_api_s_default_is_never_refused(backend: Any, tokenizer: Any) -> None:
     assert (await ask(backend, COMPLETION, "answer_tokens=3")).status_code == 200
     assert tokenizer.requests[0].most_tokens == 3
@@ -88,7 +114,6 @@ LIMITS = "sequences=4 answer_tokens=100 seconds=30 priority=2:5"
     [
         (COMPLETION | {"n": 5}, "n", "'n' must be at most 4"),
         (COMPLETION | {"prompt": ["A"] * 5}, "n", "must be at most 4"),
-        (CHAT | {"n": 2, "max_tokens": 51}, "max_tokens", "at most 50 with 2 sequences"),
         (COMPLETION | {"timeout": 31}, "timeout", "at most 30"),
         (CHAT | {"priority": 1}, "priority", "in [2, 5]"),
         (COMPLETION | {"priority": 6}, "priority", "in [2, 5]"),

@@ -44,7 +44,7 @@ BAD_COMPLETIONS = [
     ({"prompt": ["A"] * 129}, "prompt", "invalid_value"),
     ({"prompt": ["A"] * 20, "n": 20}, "n", "invalid_value"),
     ({"max_tokens": 0}, "max_tokens", "invalid_value"),
-    ({"max_tokens": -1}, "max_tokens", "invalid_value"),
+    ({"max_tokens": -2}, "max_tokens", "invalid_value"),
     ({"max_tokens": HUGE}, "max_tokens", "invalid_value"),
     ({"max_tokens": 1.5}, "max_tokens", "invalid_type"),
     ({"max_tokens": "5"}, "max_tokens", "invalid_type"),

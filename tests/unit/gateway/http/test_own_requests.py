@@ -12,7 +12,7 @@ from ops.runtime.api_keys import Key, digest_of
 from ops.runtime.limits import Limits
 
 ASK = {"model": "m", "prompt": "A fox", "max_tokens": 3}
-LIMITS = Limits(answer_tokens=2)
+LIMITS = Limits(sequences=2)
 NORTH = Behalf("north", digest_of("sk-north"), True)
 
 
@@ -67,9 +67,10 @@ async def test_a_key_that_is_gone_asks_nothing(own, tokenizer):
 async def test_the_limits_are_those_of_the_key_now(backend, keys_of, tokenizer):
     keys = keys_of({})
     keys._given, keys._needed = {NORTH.account: Key(name="n", tenant="north", limits=LIMITS)}, True
-    reply, text = await asked(OwnRequests(create_app(backend, keys)), body())
+    reply, text = await asked(OwnRequests(create_app(backend, keys)), body(n=3))
     assert reply.status == 400
     assert "at most 2" in json.loads(text)["error"]["message"]
+    assert tokenizer.requests == []
 
 
 async def test_when_to_ask_again(own, backend, tokenizer, keys_of):
