@@ -184,7 +184,7 @@ def create_app(
         redirect_slashes=False,  # `UsualForm` takes them off
         telemetry={"tracing": False, "metrics": False, "logs": False},  # `RequestSpans` makes the spans
     )
-    app.state.generator = generator
+    app.state.catalog, app.state.generator = catalog, generator
     app.state.jobs = jobs = Jobs(OwnRequests(app))
     background = jobs.background(stores.responses, stores.background)
     batching = jobs.batches(stores.batches, stores.batch_queue, options.batch_lines_at_once)

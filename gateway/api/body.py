@@ -36,11 +36,11 @@ _MESSAGES = {"model_type": "Input should be an object", "dict_type": "Input shou
 
 
 async def read_body(request: Request, kind: type[Body]) -> Body:
-    """The request's body as a `kind`. Fields that nobody knows are counted, and noted in the request's state
-    `ignored`.
+    """The request's body as a `kind`, with the name of the only model if it names none. Fields that nobody
+    knows are counted, and noted in the request's state `ignored`.
 
-    Raises `TooLarge`, `WrongEncoding`, `WrongMediaType`, `Overloaded`, `BadRequest` naming the parameter, or
-    `Disconnected`.
+    Raises `TooLarge`, `WrongEncoding`, `WrongMediaType`, `Overloaded`, `BadRequest` naming the parameter,
+    `Unavailable` or `Disconnected`.
     """
     # A web page can send other types to any server without asking it first.
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -52,10 +52,13 @@ async def read_body(request: Request, kind: type[Body]) -> Body:
     raw = await _read(request, request.state.body, encoding in _GZIP)
     ignored = request.state.noted = None if request.app.state.strict_fields else Ignored()
     try:
-        return await parsed(len(raw), lambda: parse(raw, kind, ignored))
+        body = await parsed(len(raw), lambda: parse(raw, kind, ignored))
     finally:
         if ignored:
             _tell(request, ignored, ignored.names)
+    if body.model or not kind.for_model:
+        return body
+    return body.model_copy(update={"model": await request.app.state.catalog.only()})
 
 
 def note(request: Request, name: str) -> None:

@@ -22,6 +22,7 @@ _NO_MODEL = "Without effect: each response names its own."
 
 class _Body(RequestBody):
     ignored: ClassVar[frozenset[str]] = RequestBody.ignored - {"metadata"}
+    for_model: ClassVar[bool] = False
     mixed: ClassVar[frozenset[str]] = frozenset(("items", "content", "output", "tools"))
 
     model: str = Field("", description=_NO_MODEL)

@@ -64,6 +64,7 @@ class BatchBody(RequestBody):
     """POST /v1/batches."""
 
     ignored: ClassVar[frozenset[str]] = RequestBody.ignored - {"metadata"}
+    for_model: ClassVar[bool] = False
 
     model: str = Field("", description="Without effect: each line names its own.")
     input_file_id: str = Field(min_length=1, max_length=64)

@@ -58,6 +58,7 @@ class InferBody(RequestBody):
     """POST /v2/models/{name}/infer."""
 
     ignored: ClassVar[frozenset[str]] = RequestBody.ignored | {"outputs"}
+    for_model: ClassVar[bool] = False
 
     model: str = Field("", description="Without effect: the path names the model.")
     id: str = Field("", max_length=256, description="Comes back in the answer.")

@@ -310,6 +310,7 @@ class ShowBody(RequestBody):
     """POST /api/show."""
 
     ignored: ClassVar[frozenset[str]] = RequestBody.ignored | {"verbose"}
+    for_model: ClassVar[bool] = False
 
     model: str = ""
     name: str = Field("", description="An earlier name of `model`.")

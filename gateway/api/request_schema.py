@@ -82,7 +82,10 @@ class RequestBody(BodyPart):
     # Lists whose parts are of several types.
     mixed: ClassVar[frozenset[str]] = frozenset()
 
-    model: str = Field(min_length=1)
+    # Whether it is about a model: the only one, if it names none.
+    for_model: ClassVar[bool] = True
+
+    model: str = Field("", description="May be left out where only one model is served.")
     cache_salt: str = Field("", max_length=256)
     user: str = Field(
         "", max_length=256, description="Who asks: shares what the tenant gets with the tenant's other users."

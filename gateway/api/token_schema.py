@@ -25,7 +25,6 @@ _OF_A_CHAT = (
 class TokenizeBody(RequestBody):
     """POST /tokenize: a prompt or a conversation."""
 
-    model: str = Field("", description="May be left out where only one model is served.")
     prompt: str | None = Field(None, min_length=1)
     messages: list[Message] | None = Field(None, min_length=1, max_length=MAX_MESSAGES)
     add_special_tokens: bool | None = Field(
@@ -62,10 +61,9 @@ class TokenizeBody(RequestBody):
 class DetokenizeBody(RequestBody):
     """POST /detokenize: token ids."""
 
-    model: str = Field("", description="May be left out where only one model is served.")
     tokens: list[TokenId] = Field(min_length=1, max_length=MAX_TOKENS)
 
-    def asked(self, model: str) -> CompletionBody:
+    def asked(self) -> CompletionBody:
         """The request for an answer that begins with the text of these tokens."""
         fields: dict[str, Any] = {"echo": True, "max_tokens": 0, "skip_special_tokens": False}
-        return CompletionBody(model=model, prompt=[self.tokens], user=self.user, **fields)
+        return CompletionBody(model=self.model, prompt=[self.tokens], user=self.user, **fields)

@@ -27,7 +27,7 @@ def router(generator: Generator, catalog: Catalog) -> APIRouter:
     async def tokenize_prompt(request: Request) -> Response:
         """The tokens of a prompt or a conversation, as an answer to it would have them."""
         body = await read_body(request, TokenizeBody)
-        model = await catalog.find(body.model or await catalog.only())
+        model = await catalog.find(body.model)
         found = await prompt_of(request, generator, body.asked(model.name), names=body.return_token_strs)
         answer = {
             "count": len(found.token_ids),
@@ -41,8 +41,7 @@ def router(generator: Generator, catalog: Catalog) -> APIRouter:
     async def detokenize_tokens(request: Request) -> Response:
         """The text of tokens, special ones among them."""
         body = await read_body(request, DetokenizeBody)
-        asked = body.asked(body.model or await catalog.only())
-        found = await prompt_of(request, generator, asked)
+        found = await prompt_of(request, generator, body.asked())
         return Response(compact({"prompt": found.text}), media_type="application/json")
 
     return routes

@@ -17,6 +17,8 @@ from gateway.api.translate import chat_requests
 from gateway.errors import BadRequest
 from gateway.http.caller import Caller
 from gateway.http.parsing import PARSED_AT_ONCE
+from proto.rpc import Lease
+from tests.unit.gateway.conftest import leases_of
 from tests.unit.gateway.http.test_counts import EMPTY_MESSAGES
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
@@ -54,6 +56,40 @@ async def test_a_body_without_a_type(refusing):
 async def test_what_is_json(refusing, kind):
     answer = await refusing.post("/v1/completions", content=b"{", headers={"content-type": kind})
     assert answer.json()["error"]["code"] == "invalid_json"
+
+
+OF_A_MODEL = [
+    ("/v1/completions", {"prompt": "A"}),
+    ("/v1/chat/completions", {"messages": MESSAGES}),
+    ("/v1/responses", {"input": "A"}),
+    ("/v1/messages", {"messages": MESSAGES, "max_tokens": 2}),
+    ("/v1/embeddings", {"input": "A"}),
+    ("/v1/rerank", {"query": "A", "documents": ["B"]}),
+    ("/api/generate", {"prompt": "A", "stream": False}),
+]
+
+
+@pytest.mark.parametrize(("path", "fields"), OF_A_MODEL)
+@pytest.mark.parametrize("model", [{}, {"model": ""}, {"model": None}])
+async def test_the_only_model_need_not_be_named(gateway, path, fields, model):
+    answer = await gateway.http.post(path, json=fields | model)
+    assert (answer.status_code, answer.json()["model"]) == (200, "m")
+
+
+@pytest.mark.parametrize(("path", "fields"), OF_A_MODEL)
+async def test_of_several_models_one_is_named(gateway, path, fields):
+    gateway.backend.lease_list = [*leases_of("m"), Lease("tokenizer-2", "tokenizer", 1, {"model": "n"})]
+    answer = await gateway.http.post(path, json=fields)
+    assert answer.status_code == 400
+    assert "Missing required parameter: 'model'." in answer.text
+
+
+async def test_what_is_about_no_model_needs_none(gateway):
+    """Their paths, or fields of other names, name the model."""
+    gateway.backend.lease_list = [*leases_of("m"), Lease("tokenizer-2", "tokenizer", 1, {"model": "n"})]
+    tensor = {"name": "text_input", "datatype": "BYTES", "shape": [1], "data": ["A"]}
+    for path, fields in (("/v2/models/m/infer", {"inputs": [tensor]}), ("/api/show", {"name": "m"})):
+        assert (await gateway.http.post(path, json=fields)).status_code == 200
 
 
 def test_no_object_is_made_of_a_body_with_too_many(monkeypatch):
