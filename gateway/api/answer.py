@@ -43,6 +43,7 @@ class Choice:
         self.token_ids: list[int] = []
         self.logprobs: list[Json] = []
         self.finish_reason: str | None = None
+        self.stop_reason: str | int | None = None
         self.logprob = 0.0
         """Sum of its tokens' log probabilities; 0 if they were not asked for."""
 
@@ -70,6 +71,8 @@ class Answer(ABC):
         self._accepted = self._rejected = 0
         """Tokens of the client's prediction."""
         self._prompt_logprobs: list[list[Json | None]] = [[] for _ in range(prompts)]
+        self._newest: dict[int, int] = {}
+        """The newest token of each choice of a stream."""
         self._choices = [Choice(index) for index in range(prompts * body.sequences)]
 
     def events(self, prompt: int, chunk: TextChunk) -> str:
@@ -80,7 +83,9 @@ class Answer(ABC):
             self._note_predicted(chunk.predicted)
         first, events = prompt * self.request.n, ""
         for delta in chunk.deltas[:]:
-            self._completion_tokens += len(delta.token_ids)
+            if delta.token_ids:
+                self._completion_tokens += len(delta.token_ids)
+                self._newest[first + delta.index] = delta.token_ids[-1]
             events += self._delta_events(first + delta.index, delta)
         if self._continuous and events:
             events = events.replace(_NO_USAGE, f'],"usage":{compact(self._usage())}}}\n\n')
@@ -124,6 +129,7 @@ class Answer(ABC):
             choice.token_ids.extend(delta.token_ids)
             choice.logprob += sum(token.logprob for token in delta.logprobs)
             choice.finish_reason = FINISH_REASONS[delta.finish_reason]
+            choice.stop_reason = self._stopped_by(delta, choice.token_ids[-1:])
             if self.request.wanted_logprobs is not None and delta.logprobs:
                 choice.logprobs.append(self._logprobs(choice.index, delta))
 
@@ -157,6 +163,20 @@ class Answer(ABC):
     @abstractmethod
     def _logprobs(self, index: int, delta: TextDelta) -> Json:
         """The log probabilities of the new tokens of choice number `index`, as a JSON object."""
+
+    def _stopped_by(self, delta: TextDelta, newest: Sequence[int]) -> str | int | None:
+        """The stop string or the stop token of the client's that has ended a choice, as vLLM tells it.
+
+        `newest`: the choice's newest token, if it has any.
+        """
+        if delta.finish_reason != STOP:
+            return None
+        return delta.stop_string or next((one for one in newest if one in self.request.stop_token_ids), None)
+
+    def _finished(self, index: int, delta: TextDelta, reason: str) -> str:
+        """The fields of the last event of choice number `index` that say why it ended."""
+        newest = [self._newest[index]] if index in self._newest else []
+        return f'"finish_reason":"{reason}","stop_reason":{compact(self._stopped_by(delta, newest))}'
 
     def _score(self, prompt: int, tokens: Sequence[TokenText]) -> None:
         """Collect the next tokens of prompt number `prompt`, which have log probabilities."""

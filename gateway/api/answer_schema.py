@@ -1,6 +1,6 @@
 """What clients get, for the OpenAPI document alone: the answers themselves are written as text, for speed."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -58,6 +58,11 @@ PromptLogprobs = list[dict[str, PromptLogprob] | None]
 """Of each token of a prompt but the first, by token id."""
 
 
+StopReason = Annotated[
+    str | int | None, Field(description="The stop string, or the token of `stop_token_ids`, that ended it.")
+]
+
+
 class CompletionChoice(AnswerPart):
     """One answer to one prompt."""
 
@@ -65,6 +70,7 @@ class CompletionChoice(AnswerPart):
     text: str
     logprobs: CompletionLogprobs | None
     finish_reason: Literal["stop", "length"]
+    stop_reason: StopReason
     token_ids: list[int] = Field([], description="With `return_token_ids`.")
     prompt_token_ids: list[int] = Field([], description="With `return_token_ids`.")
     prompt_logprobs: PromptLogprobs = Field([], description="With `prompt_logprobs`.")
@@ -88,6 +94,7 @@ class CompletionPiece(AnswerPart):
     text: str
     logprobs: CompletionLogprobs | None
     finish_reason: Literal["stop", "length"] | None = Field(description="Not null in the last piece.")
+    stop_reason: StopReason = None
     token_ids: list[int] = Field([], description="With `return_token_ids`.")
     prompt_token_ids: list[int] = Field([], description="With `return_token_ids`, in the first piece.")
 
@@ -177,8 +184,8 @@ class ChatChoice(AnswerPart):
     message: AnswerMessage
     logprobs: ChatLogprobs | None
     finish_reason: Literal["stop", "length", "tool_calls"]
+    stop_reason: StopReason
     token_ids: list[int] = Field([], description="With `return_token_ids`.")
-    prompt_token_ids: list[int] = Field([], description="With `return_token_ids`.")
 
 
 class ChatCompletion(AnswerPart):
@@ -190,6 +197,7 @@ class ChatCompletion(AnswerPart):
     model: str
     choices: list[ChatChoice]
     usage: Usage
+    prompt_token_ids: list[int] = Field([], description="With `return_token_ids`.")
     prompt_logprobs: PromptLogprobs = Field([], description="With `prompt_logprobs`.")
 
 
@@ -226,8 +234,8 @@ class ChatPiece(AnswerPart):
     finish_reason: Literal["stop", "length", "tool_calls"] | None = Field(
         description="Not null in the last piece."
     )
+    stop_reason: StopReason = None
     token_ids: list[int] = Field([], description="With `return_token_ids`.")
-    prompt_token_ids: list[int] = Field([], description="With `return_token_ids`, in the first piece.")
 
 
 class ChatCompletionChunk(AnswerPart):
@@ -238,6 +246,7 @@ class ChatCompletionChunk(AnswerPart):
     created: int = Field(description="Unix time, seconds.")
     model: str
     choices: list[ChatPiece]
+    prompt_token_ids: list[int] = Field([], description="With `return_token_ids`, in the first event.")
     usage: Usage | None = Field(
         None,
         description="With `include_usage`; null in all events but the last, unless `continuous_usage_stats`.",

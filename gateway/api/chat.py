@@ -60,7 +60,7 @@ class ChatAnswer(Answer):
             extras = ',"logprobs":null' if self._plain else self._extras(delta)
             events += f'{before}{{"content":{quoted(text)}}}{extras},"finish_reason":null}}{after}'
         if (reason := FINISH_REASONS[delta.finish_reason]) is not None:
-            events += f'{before}{{}},"logprobs":null,"finish_reason":"{reason}"}}{after}'
+            events += f'{before}{{}},"logprobs":null,{self._finished(index, delta, reason)}}}{after}'
         return events
 
     def _part_events(self, index: int, delta: TextDelta) -> str:
@@ -69,7 +69,7 @@ class ChatAnswer(Answer):
         number = len(parts.calls)
         pieces = self._take(index, delta)
         deltas: list[Json] = []
-        if pieces.reasoning:
+        if pieces.reasoning and self._body.include_reasoning:
             deltas.append({"reasoning_content": pieces.reasoning, "reasoning": pieces.reasoning})
         if pieces.content:
             deltas.append({"content": pieces.content})
@@ -83,7 +83,7 @@ class ChatAnswer(Answer):
             events += f'{before}{compact(each)}{extras},"finish_reason":null}}{after}'
             extras = ',"logprobs":null'
         if (reason := self._reason(index, FINISH_REASONS[delta.finish_reason])) is not None:
-            events += f'{before}{{}},"logprobs":null,"finish_reason":"{reason}"}}{after}'
+            events += f'{before}{{}},"logprobs":null,{self._finished(index, delta, reason)}}}{after}'
         return events
 
     def _take(self, index: int, delta: TextDelta) -> Pieces:
@@ -132,7 +132,8 @@ class ChatAnswer(Answer):
                 self._take(delta.index, delta)
 
     def _more(self) -> Json:
-        return self._of_prompt(0)
+        prompt: Json = {"prompt_token_ids": self.prompt_token_ids[0]} if self.request.return_token_ids else {}
+        return prompt | self._of_prompt(0)
 
     def _usage(self) -> Json:
         details: Json = {"reasoning_tokens": self._reasoning_tokens} if self._parts else {}
@@ -142,16 +143,16 @@ class ChatAnswer(Answer):
         return super()._usage() | ({"completion_tokens_details": details} if details else {})
 
     def _role_event(self, index: int) -> str:
+        delta, after = '{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}', self._after
+        if self.request.return_token_ids and not any(self._begun):
+            after = after.replace("]", f'],"prompt_token_ids":{compact(self.prompt_token_ids[0])}', 1)
         self._begun[index] = True
-        delta = '{"role":"assistant","content":""},"logprobs":null,"finish_reason":null'
-        if self.request.return_token_ids:
-            delta += f',"prompt_token_ids":{compact(self.prompt_token_ids[0])}'
-        return f"{self._before[index]}{delta}}}{self._after}"
+        return f"{self._before[index]}{delta}{after}"
 
     def _extras(self, delta: TextDelta) -> str:
         logprobs = None
         if self.request.wanted_logprobs is not None and delta.logprobs:
-            logprobs = chat_logprobs(delta.logprobs)
+            logprobs = self._logprobs(0, delta)
         fields: Json = {"logprobs": logprobs}
         if self.request.return_token_ids:
             fields["token_ids"] = list(delta.token_ids)
@@ -167,10 +168,10 @@ class ChatAnswer(Answer):
             "message": self._message(choice),
             "logprobs": logprobs,
             "finish_reason": self._reason(choice.index, choice.finish_reason),
+            "stop_reason": choice.stop_reason,
         }
         if self.request.return_token_ids:
             fields["token_ids"] = choice.token_ids
-            fields["prompt_token_ids"] = self.prompt_token_ids[0]
         return fields
 
     def _message(self, choice: Choice) -> Json:
@@ -178,7 +179,7 @@ class ChatAnswer(Answer):
         if self._parts:
             parts = self._parts[choice.index]
             message["content"] = "".join(parts.content)
-            if parts.reasoning:
+            if parts.reasoning and self._body.include_reasoning:
                 message["reasoning_content"] = message["reasoning"] = "".join(parts.reasoning)
             if parts.calls:
                 calls = enumerate(parts.calls)
@@ -187,7 +188,7 @@ class ChatAnswer(Answer):
         return message
 
     def _logprobs(self, index: int, delta: TextDelta) -> Json:
-        return chat_logprobs(delta.logprobs)
+        return chat_logprobs(delta.logprobs, self.request.return_tokens_as_token_ids)
 
 
 class _Parts:

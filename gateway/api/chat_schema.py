@@ -120,6 +120,7 @@ class ChatBody(GenerationBody):
         max_length=64,
         description="For templates that know it; with `none` a template that can leaves out the thought.",
     )
+    include_reasoning: bool = Field(True, description="With `false` an answer leaves out the thought.")
     prediction: Prediction | None = Field(
         None, description="What most of the answer is expected to be. It comes faster where it is."
     )

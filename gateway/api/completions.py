@@ -41,7 +41,8 @@ class CompletionAnswer(Answer):
         super().__init__(body, request_id, prompts)
         before, self._after = self._around_choices()
         self._before = [f'{before}{{"index":{index},"text":' for index in range(prompts * body.n)]
-        self._logprobs_of = [CompletionLogprobs() for _ in range(prompts * body.sequences)]
+        self._as_ids = body.return_tokens_as_token_ids
+        self._logprobs_of = [CompletionLogprobs(as_ids=self._as_ids) for _ in range(prompts * body.sequences)]
         self._prompt_sent: set[int] = set()
 
     def _delta_events(self, index: int, delta: TextDelta) -> str:
@@ -52,8 +53,8 @@ class CompletionAnswer(Answer):
             extras = ',"logprobs":null'
         else:
             return ""
-        finish = "null" if reason is None else f'"{reason}"'
-        return f'{self._before[index]}{quoted(text)}{extras},"finish_reason":{finish}}}{self._after}'
+        end = '"finish_reason":null' if reason is None else self._finished(index, delta, reason)
+        return f"{self._before[index]}{quoted(text)}{extras},{end}}}{self._after}"
 
     def _extras(self, index: int, delta: TextDelta) -> str:
         logprobs = None
@@ -73,6 +74,7 @@ class CompletionAnswer(Answer):
             "text": "".join(choice.text),
             "logprobs": None if self.request.wanted_logprobs is None else joined(choice.logprobs),
             "finish_reason": choice.finish_reason,
+            "stop_reason": choice.stop_reason,
             **self._of_prompt(choice.index // self.request.n),
         }
         if self.request.return_token_ids:
@@ -117,12 +119,14 @@ class EchoAnswer(CompletionAnswer):
         super()._note(prompt, info)
         self._prompts[prompt] = text = self._prompts[prompt] or info.text
         first, count = prompt * self.request.sequences, self.request.sequences
-        self._logprobs_of[first : first + count] = [CompletionLogprobs(len(text)) for _ in range(count)]
+        self._logprobs_of[first : first + count] = [
+            CompletionLogprobs(len(text), self._as_ids) for _ in range(count)
+        ]
 
     def _score(self, prompt: int, tokens: Sequence[TokenText]) -> None:
         super()._score(prompt, tokens)
         if (alternatives := self.request.wanted_logprobs) is not None:
-            self._prompt_parts[prompt].append(echoed(tokens, alternatives))
+            self._prompt_parts[prompt].append(echoed(tokens, alternatives, self._as_ids))
 
     def _shown(self, prompt: int) -> str:
         """The text of prompt number `prompt` as the answer has it: empty if there are tokens alone."""

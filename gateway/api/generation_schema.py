@@ -91,6 +91,9 @@ class GenerationBody(ShapedBody, RequestBody):
         None, description="Add the tokenizer's own special tokens to the text: by default, not in a chat."
     )
     return_token_ids: bool = False
+    return_tokens_as_token_ids: bool = Field(
+        False, description="Spell the tokens of `logprobs` by their ids, as in `token_id:50256`."
+    )
     use_beam_search: bool = Field(False, description="Find the `n` most likely answers instead of sampling.")
     beam_width: int | None = declared("beam_width", description="Number of beams; `n` by default.")
     length_penalty: float = declared("length_penalty", description="Above 0 favours longer answers.")

@@ -93,7 +93,7 @@ def test_a_message_goes_on_under_rules_as_with_transformers(client: openai.OpenA
     )
     assert answer.model_extra is not None
     (choice,) = answer.model_extra["choices"]
-    assert choice["prompt_token_ids"] == prompt
+    assert answer.model_extra["prompt_token_ids"] == prompt
     assert choice["token_ids"] == expected
     assert choice["message"]["content"] == ""
     assert unwanted not in expected

@@ -77,9 +77,9 @@ async def ask(deployment: Deployment, *messages: dict[str, Any], **fields: Any) 
             model=deployment.model_name, messages=messages, extra_body=extra, **GREEDY | fields
         )
     (choice,), usage = found.choices, found.usage
-    assert usage.prompt_tokens == len(choice.prompt_token_ids)
+    assert usage.prompt_tokens == len(found.prompt_token_ids)
     return Answer(
-        choice.prompt_token_ids,
+        found.prompt_token_ids,
         choice.token_ids,
         choice.message.content,
         usage.prompt_tokens_details.cached_tokens,

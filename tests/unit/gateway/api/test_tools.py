@@ -310,6 +310,20 @@ async def test_the_client_s_calls_and_thoughts(gateway, size, parallel):
     assert len(gateway.tokenizer.requests) == (2 if size == 1000 else 4)
 
 
+async def test_a_thought_may_be_left_out(gateway):
+    gateway.tokenizer.generate = saying("<think>Hm.</think>Yes.", 1)
+    ask = {"model": "m", "messages": MESSAGES, "extra_body": {"include_reasoning": False}}
+    whole = await gateway.openai().chat.completions.create(**ask)
+    assert whole.choices[0].message.content == "Yes."
+    assert "reasoning" not in whole.choices[0].message.model_extra
+    assert whole.usage.completion_tokens_details.reasoning_tokens == len("Hm.</think>")
+    content = ""
+    async for chunk in await gateway.openai().chat.completions.create(**ask, stream=True):
+        content += chunk.choices[0].delta.content or ""
+        assert "reasoning" not in chunk.choices[0].delta.model_extra
+    assert content == "Yes."
+
+
 async def test_thoughts_are_counted(gateway):
     gateway.tokenizer.generate = saying("<think>Hm.</think>Yes.", 1)
     usage = (await gateway.openai().chat.completions.create(model="m", messages=MESSAGES)).usage

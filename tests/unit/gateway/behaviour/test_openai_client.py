@@ -1,6 +1,7 @@
 """The openai client, unmodified, against the gateway."""
 
 import asyncio
+import json
 
 import openai
 import pytest
@@ -228,7 +229,7 @@ async def test_token_ids(gateway):
     assert completion.choices[0].prompt_token_ids == [7, 8, 9]
     chat = await gateway.openai().chat.completions.create(messages=MESSAGES, **ask)
     assert chat.choices[0].token_ids == [100, 101]
-    assert chat.choices[0].prompt_token_ids == [7, 8, 9]
+    assert chat.prompt_token_ids == [7, 8, 9]
     for create, prompt in (
         (gateway.openai().completions.create, {"prompt": "A"}),
         (gateway.openai().chat.completions.create, {"messages": MESSAGES}),
@@ -237,8 +238,17 @@ async def test_token_ids(gateway):
         async for chunk in await create(stream=True, **prompt, **ask):
             fields = chunk.choices[0].model_extra
             tokens += fields.get("token_ids", [])
-            prompts += [fields["prompt_token_ids"]] if "prompt_token_ids" in fields else []
+            # As with vLLM a choice of completions has them, and a chat as a whole.
+            place = chunk.model_extra if "messages" in prompt else fields
+            prompts += [place["prompt_token_ids"]] if "prompt_token_ids" in place else []
         assert (tokens, prompts) == ([100, 101], [[7, 8, 9]])
+
+
+async def test_several_choices_of_a_chat_have_one_prompt(gateway):
+    ask = {"messages": MESSAGES, "n": 2, "return_token_ids": True, "max_tokens": 2}
+    *events, _ = await gateway.events("/v1/chat/completions", **ask)
+    places = [number for number, event in enumerate(events) if "prompt_token_ids" in json.loads(event)]
+    assert places == [0]
 
 
 async def test_an_answer_can_be_sent_back(gateway):

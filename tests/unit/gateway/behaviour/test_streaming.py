@@ -66,7 +66,8 @@ async def test_chat_events_byte_for_byte(gateway):
         head + '{"index":0,"delta":{"role":"assistant","content":""}' + rest +
         head + '{"index":0,"delta":{"content":"a \\"b\\"\\n"}' + rest +
         head + '{"index":0,"delta":{"content":"\\u2028\\u00e9\\ud83e\\udd8a"}' + rest +
-        head + '{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop"}],"usage":null}\n\n' +
+        head + '{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop","stop_reason":null}' +
+        '],"usage":null}\n\n' +
         head + '],"usage":{"prompt_tokens":2,"completion_tokens":4,"total_tokens":6,'
         '"prompt_tokens_details":{"cached_tokens":0}}}\n\n'
         "data: [DONE]\n\n"
@@ -93,9 +94,29 @@ async def test_completion_events_byte_for_byte(gateway):
     head = 'data: {"id":"cmpl-ID","object":"text_completion","created":0,"model":"m","choices":[{"index":0,'
     assert scrubbed(response.content) == (
         head + '"text":"a","logprobs":null,"finish_reason":null}]}\n\n' +
-        head + '"text":"b","logprobs":null,"finish_reason":"length"}]}\n\n'
+        head + '"text":"b","logprobs":null,"finish_reason":"length","stop_reason":null}]}\n\n'
         "data: [DONE]\n\n"
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [
+        ({"finish_reason": STOP}, None),
+        ({"finish_reason": STOP, "stop_string": "\n\u2028"}, "\n\u2028"),
+        ({"finish_reason": LENGTH}, None),
+    ],
+)
+@pytest.mark.parametrize(("path", "prompt"), [(CHAT, {"messages": MESSAGES}), (COMPLETIONS, {"prompt": "A"})])
+async def test_what_has_ended_an_answer(gateway, path, prompt, end, reason):
+    """A stop string, or else a token of `stop_token_ids`, also if only the end comes after a process died."""
+    ask = {"model": "m", "stop": "x", **prompt}
+    for token, ends in ((4, [9]), (9, [9]), (9, [])):
+        gateway.tokenizer.generate = say(text("a", token), TextChunk(deltas=[TextDelta(**end)]))
+        expected = token if reason is None and token in ends and end["finish_reason"] == STOP else reason
+        whole = (await gateway.http.post(path, json=ask | {"stop_token_ids": ends})).json()["choices"][0]
+        *_, last, _ = await gateway.events(path, **ask, stop_token_ids=ends)
+        assert (whole["stop_reason"], json.loads(last)["choices"][0]["stop_reason"]) == (expected, expected)
 
 
 async def test_every_event_is_the_object_it_claims_to_be(gateway):
