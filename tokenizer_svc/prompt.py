@@ -96,7 +96,8 @@ async def prompt_tokens(
     """
     last = request.truncate_prompt_tokens
     if last:  # a text of any length fits
-        context = unknown
+        longest, context = await context(), unknown
+        last = min(last, longest - 1) if longest > 1 else last
     special = request.add_special_tokens if request.HasField("add_special_tokens") else None
     match request.WhichOneof("prompt"):
         case "tokens":

@@ -2,10 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field, model_validator
 
-from gateway.api.fields import MAX_INT32, Count, Inputs
+from gateway.api.fields import Count, Inputs, Kept
 from gateway.api.request_schema import RequestBody
 from gateway.errors import BadRequest
 
@@ -15,15 +14,8 @@ Pooling = Annotated[
 ]
 
 
-def _not_zero(value: int) -> int:
-    if value == 0:
-        raise PydanticCustomError("not_zero", "Input should be -1, or at least 1")
-    return value
-
-
-_TOKENS = {"anyOf": [{"const": -1}, {"type": "integer", "minimum": 1, "maximum": MAX_INT32}]}
 Truncation = Annotated[
-    Annotated[int, Field(ge=-1, le=MAX_INT32), AfterValidator(_not_zero), WithJsonSchema(_TOKENS)] | None,
+    Kept | None,
     Field(
         description="Tokens to keep from the start of a text, special ones included; of a pair its longer "
         "text is cut. -1: as many as the model takes. By default a text that is too long is refused."

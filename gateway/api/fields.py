@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import PydanticCustomError
 
@@ -36,6 +36,17 @@ TokenId = Annotated[int, Field(ge=0, le=MAX_INT32)]
 Count = Annotated[int, Field(ge=1, le=MAX_INT32)]
 
 
+def _not_zero(value: int) -> int:
+    if value == 0:
+        raise PydanticCustomError("not_zero", "Input should be -1, or at least 1")
+    return value
+
+
+_KEPT = {"anyOf": [{"const": -1}, {"type": "integer", "minimum": 1, "maximum": MAX_INT32}]}
+Kept = Annotated[int, Field(ge=-1, le=MAX_INT32), AfterValidator(_not_zero), WithJsonSchema(_KEPT)]
+"""Tokens to keep of a text. -1: as many as the model takes."""
+
+
 _DECLARED = object()
 
 
@@ -65,10 +76,13 @@ def _stops(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
-def _one_or_several(value: object, name: str, most: int) -> list[str | list[int]]:
-    """One text or several, each a string or token ids, as a list. `name`: the field's name, for errors."""
+def _one_or_several(value: object, name: str, most: int, empty: bool = False) -> list[str | list[int]]:
+    """One text or several, each a string or token ids, as a list.
+
+    `name`: the field's name, for errors. `empty`: strings may be empty.
+    """
     if isinstance(value, str):
-        return [_one_text(value, name)]
+        return [_one_text(value, name, empty)]
     if not isinstance(value, list):
         raise BadRequest(
             f"'{name}' must be a string, a list of strings, a list of token ids or a list of such lists.",
@@ -78,7 +92,7 @@ def _one_or_several(value: object, name: str, most: int) -> list[str | list[int]
     if not value:
         raise BadRequest(f"'{name}' is empty.", param=name, code="invalid_value")
     if isinstance(value[0], int):
-        return [_one_text(value, name)]
+        return [_one_text(value, name, empty)]
     if len(value) > most:
         raise BadRequest(f"At most {most} {name}s a request.", param=name, code="invalid_value")
     kind = type(value[0])
@@ -86,13 +100,13 @@ def _one_or_several(value: object, name: str, most: int) -> list[str | list[int]
         if type(text) is not kind:
             message = f"{name.capitalize()}s must be all text or all token ids."
             raise BadRequest(message, param=f"{name}[{i}]", code="invalid_type")
-    return [_one_text(text, f"{name}[{i}]") for i, text in enumerate(value)]
+    return [_one_text(text, f"{name}[{i}]", empty) for i, text in enumerate(value)]
 
 
-def _one_text(value: object, param: str) -> str | list[int]:
+def _one_text(value: object, param: str, empty: bool) -> str | list[int]:
     if not isinstance(value, str | list):
         raise BadRequest(f"'{param}' must be text or token ids.", param=param, code="invalid_type")
-    if not value:
+    if not value and not (empty and isinstance(value, str)):
         raise BadRequest(f"'{param}' is empty.", param=param, code="invalid_value")
     if isinstance(value, list):
         for i, token in enumerate(value):
@@ -157,7 +171,7 @@ def _refused(value: object) -> None:
         raise PydanticCustomError("unsupported_parameter", "This is not supported")
 
 
-_STRING = {"type": "string", "minLength": 1}
+_STRING: JsonSchemaValue = {"type": "string", "minLength": 1}
 _TOKENS = {
     "type": "array",
     "items": {"type": "integer", "minimum": 0, "maximum": MAX_INT32},
@@ -179,22 +193,23 @@ def _content(*parts: JsonSchemaValue) -> WithJsonSchema:
     return WithJsonSchema({"anyOf": [{"type": "string"}, several, {"type": "null"}]})
 
 
-def _several(most: int) -> WithJsonSchema:
-    """One text or at most `most`, each a string or token ids."""
-    lists = [{"type": "array", "items": one, "minItems": 1, "maxItems": most} for one in (_STRING, _TOKENS)]
-    return WithJsonSchema({"anyOf": [_STRING, _TOKENS, *lists]})
+def _several(most: int, text: JsonSchemaValue) -> WithJsonSchema:
+    """One text or at most `most`, each a string of this schema or token ids."""
+    lists = [{"type": "array", "items": one, "minItems": 1, "maxItems": most} for one in (text, _TOKENS)]
+    return WithJsonSchema({"anyOf": [text, _TOKENS, *lists]})
 
 
 Prompts = Annotated[
     list[Any],
     BeforeValidator(partial(_one_or_several, name="prompt", most=MAX_PROMPTS)),
-    _several(MAX_PROMPTS),
+    _several(MAX_PROMPTS, _STRING),
 ]
 Inputs = Annotated[
     list[Any],
-    BeforeValidator(partial(_one_or_several, name="input", most=MAX_INPUTS)),
-    _several(MAX_INPUTS),
+    BeforeValidator(partial(_one_or_several, name="input", most=MAX_INPUTS, empty=True)),
+    _several(MAX_INPUTS, {"type": "string"}),
 ]
+"""Texts to embed or to classify. An empty one may have special tokens."""
 _STOP = _STRING | {"maxLength": MAX_STOP_LENGTH}
 Stops = Annotated[
     list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]],

@@ -11,7 +11,7 @@ from gateway.api.fields import (
     BadWords,
     Biases,
     Breakers,
-    Count,
+    Kept,
     Stops,
     TokenId,
     alternatives,
@@ -84,8 +84,8 @@ class GenerationBody(ShapedBody, RequestBody):
     )
     skip_special_tokens: bool = True
     detokenize: bool = Field(True, description="With `false` the text is empty: there are tokens alone.")
-    truncate_prompt_tokens: Count | None = Field(
-        None, description="Tokens to keep of the prompt, from its end."
+    truncate_prompt_tokens: Kept | None = Field(
+        None, description="Tokens to keep of the prompt, from its end. -1: as many as the model takes."
     )
     add_special_tokens: bool | None = Field(
         None, description="Add the tokenizer's own special tokens to the text: by default, not in a chat."

@@ -1,5 +1,6 @@
 """What clients may ask of how alike texts are: request bodies in the shapes of Jina, Cohere and vLLM."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
@@ -16,7 +17,7 @@ MAX_TEXTS = 1024
 MAX_PAIR_CHARACTERS = 2**24
 """Characters of all pairs for a cross-encoder: a query counts as often as it is compared."""
 
-_TEXT = {"type": "string", "minLength": 1}
+_TEXT = {"type": "string"}
 _TEXTS = {"type": "array", "items": _TEXT, "minItems": 1, "maxItems": MAX_TEXTS}
 _OBJECT = {"type": "object", "properties": {"text": _TEXT}, "required": ["text"]}
 
@@ -34,15 +35,14 @@ def _one_or_several(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
-Text = Annotated[str, Field(min_length=1)]
 Texts = Annotated[
-    list[Text],
+    list[str],
     Field(min_length=1, max_length=MAX_TEXTS),
     BeforeValidator(_one_or_several),
     WithJsonSchema({"anyOf": [_TEXT, _TEXTS]}),
 ]
 Documents = Annotated[
-    list[Text],
+    list[str],
     Field(min_length=1, max_length=MAX_TEXTS),
     BeforeValidator(_documents),
     WithJsonSchema({**_TEXTS, "items": {"anyOf": [_TEXT, _OBJECT]}}),
@@ -92,10 +92,9 @@ class Compared(RequestBody):
 class RerankBody(Compared):
     """POST /v1/rerank."""
 
-    ignored: ClassVar[frozenset[str]] = RequestBody.ignored | {"max_tokens_per_doc"}
     names: ClassVar[dict[str, str]] = {"prompt": "documents"}
 
-    query: Text
+    query: str = Field(min_length=1)
     documents: Documents
     top_n: Count | None = Field(None, description="How many of the best to return; by default, all.")
     return_documents: bool = True
@@ -107,13 +106,35 @@ class RerankBody(Compared):
         return [(0, number) for number in range(1, len(self.documents) + 1)]
 
 
+FIRST, SECOND = ("queries", "data_1"), ("documents", "items", "data_2")
+"""Other names of the texts to score, as clients of vLLM have them."""
+
+
+def _named(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
 class ScoreBody(Compared):
     """POST /v1/score."""
 
     names: ClassVar[dict[str, str]] = {"prompt": "text_2"}
 
-    text_1: Texts
-    text_2: Texts = Field(description="As many as `text_1`, or any number if that is one.")
+    text_1: Texts = Field(description=f"Other names: {_named(FIRST)}.")
+    text_2: Texts = Field(
+        description=f"As many as `text_1`, or any number if that is one. Other names: {_named(SECOND)}."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_other_names(cls, value: object) -> object:
+        if not isinstance(value, dict):
+            return value
+        fields = dict(value)
+        for name, others in (("text_1", FIRST), ("text_2", SECOND)):
+            for other in others:
+                if name not in fields and other in fields:
+                    fields[name] = fields.pop(other)
+        return fields
 
     @model_validator(mode="after")
     def _pairs(self) -> "ScoreBody":

@@ -10,6 +10,7 @@ from gateway.api.chat_schema import ChatBody, Message
 from gateway.api.classify_schema import ClassifyBody
 from gateway.api.completions_schema import CompletionBody
 from gateway.api.embeddings_schema import EmbeddingBody, PoolingBody
+from gateway.api.fields import MAX_INT32
 from gateway.api.generation_schema import GenerationBody
 from gateway.api.rank_schema import Compared
 from gateway.http.caller import Caller
@@ -179,6 +180,7 @@ def _conversation(messages: Sequence[Message]) -> Conversation:
 
 
 def _request(body: GenerationBody, request_id: str, caller: Caller) -> TextRequest:
+    last = body.truncate_prompt_tokens
     return TextRequest(
         request_id=request_id,
         sampling=_sampling(body),
@@ -187,7 +189,7 @@ def _request(body: GenerationBody, request_id: str, caller: Caller) -> TextReque
         stop=body.stop,
         stop_token_ids=body.stop_token_ids,
         ignore_eos=body.ignore_eos,
-        truncate_prompt_tokens=body.truncate_prompt_tokens,
+        truncate_prompt_tokens=MAX_INT32 if last == -1 else last,
         add_special_tokens=body.add_special_tokens,
         no_text=not body.detokenize,
         return_prompt_tokens=body.return_token_ids,

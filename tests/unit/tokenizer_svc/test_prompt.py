@@ -117,7 +117,7 @@ async def test_bad_tools(byte_level, render, chat, param):
 
 
 async def test_the_end_of_a_prompt(byte_level, render):
-    """Of a text, of tokens and of a conversation; one longer than the context fits as well."""
+    """Of a text, of tokens and of a conversation; one longer than the context is cut to it."""
 
     async def context():
         return 16
@@ -133,7 +133,8 @@ async def test_the_end_of_a_prompt(byte_level, render):
         request.truncate_prompt_tokens = 7
         assert await prompt_tokens(byte_level, request, context, render) == whole[-7:]
         request.truncate_prompt_tokens = len(whole) + 1
-        assert await prompt_tokens(byte_level, request, context, render) == whole
+        assert await prompt_tokens(byte_level, request, render=render) == whole
+        assert await prompt_tokens(byte_level, request, context, render) == whole[-15:]
 
 
 async def test_special_tokens_are_added_as_asked(byte_level, render):

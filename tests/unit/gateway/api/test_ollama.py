@@ -268,7 +268,7 @@ def error_of(answer):
     ("ask", "status"),
     [
         ({"content": b"{"}, 400),
-        ({"json": {"prompt": "A", "messages": MESSAGES}}, 400),
+        ({"json": {"model": 5, "prompt": "A", "messages": MESSAGES}}, 400),
         ({"json": {"model": "n", "prompt": "A", "messages": MESSAGES}}, 404),
         ({"json": {"model": "n:7b", "prompt": "A", "messages": MESSAGES}}, 404),
         ({"content": b"{}", "headers": {"Content-Type": "text/plain"}}, 415),

@@ -52,6 +52,34 @@ async def test_pairs(gateway, first, second, found):
     assert [(one.index, one.score) for one in scores.data] == list(enumerate(products))
 
 
+@pytest.mark.parametrize(
+    ("first", "second"), [("queries", "documents"), ("queries", "items"), ("data_1", "data_2")]
+)
+async def test_pairs_by_other_names(gateway, first, second):
+    answer = await gateway.http.post(
+        "/score", json={"model": "m", first: "query", second: ["four", "six of"]}
+    )
+    assert [one["score"] for one in answer.json()["data"]] == expected(4, 6)
+    assert "x-quire-ignored" not in answer.headers
+
+
+async def test_an_empty_text_is_one_among_others(gateway):
+    """Whether it has tokens, the tokenizer knows: special ones are some."""
+    for path, fields in (
+        ("/v1/rerank", {"query": "query", "documents": ["", "four"]}),
+        ("/v1/score", {"text_1": "query", "text_2": ["", "four"]}),
+    ):
+        assert (await gateway.http.post(path, json={"model": "m", **fields})).status_code == 200
+        assert {one.text for one in gateway.tokenizer.texts} == {"query", "", "four"}
+        assert all(one.WhichOneof("input") == "text" for one in gateway.tokenizer.texts)
+
+
+async def test_what_has_no_effect_is_named(gateway):
+    ask = {"model": "m", "query": "query", "documents": ["four"], "max_tokens_per_doc": 5}
+    answer = await gateway.http.post("/v2/rerank", json=ask)
+    assert answer.headers["x-quire-ignored"] == "max_tokens_per_doc"
+
+
 async def test_what_is_asked_goes_with_the_texts(gateway):
     ask = {"model": "m", "text_1": "a", "text_2": "b", "pooling": "mean", "user": "u", "priority": 3}
     ask["truncate_prompt_tokens"] = 7
@@ -76,7 +104,8 @@ async def test_what_is_asked_goes_with_the_texts(gateway):
         ("/v1/score", {"text_1": "a"}, "text_2"),
         ("/v1/score", {"text_1": ["a", "b"], "text_2": ["c"]}, "text_1"),
         ("/v1/score", {"text_1": 3, "text_2": ["c"]}, "text_1"),
-        ("/v1/score", {"text_1": "a", "text_2": [""]}, "text_2[0]"),
+        ("/v1/score", {"text_1": "a", "text_2": []}, "text_2"),
+        ("/v1/score", {"data_1": "a", "queries": "b"}, "text_2"),
         ("/v1/score", {"text_1": "a", "text_2": "b", "pooling": "max"}, "pooling"),
     ],
 )

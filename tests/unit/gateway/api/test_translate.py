@@ -45,6 +45,11 @@ def test_a_penalty_on_repetitions() -> None:
     assert not request.dry_breakers
 
 
+def test_how_much_of_a_prompt_is_kept() -> None:
+    for asked, sent in ((None, 0), (7, 7), (-1, 2**31 - 1)):
+        assert translated(truncate_prompt_tokens=asked).truncate_prompt_tokens == sent
+
+
 def test_whether_the_text_has_what_ends_it() -> None:
     assert not translated().include_stop_text
     assert translated(include_stop_str_in_output=True).include_stop_text
