@@ -12,8 +12,8 @@ _BEGINNING = re.compile(r"^/+(?:(v1|v2|api)/+)?")
 
 
 class UsualForm:
-    """Middleware: routes HEAD as GET, and a path with more slashes than one at its beginning, behind its
-    version or at its end as the usual one. Base URLs that end with a slash lead to such.
+    """Middleware: routes HEAD as GET, and a path without the slashes that are too many: at its beginning,
+    behind its version, and at its end. Base URLs that end with a slash make such paths.
 
     HEAD is answered like GET, without the body (RFC 9110, section 9.3.2); the server leaves out the body and
     keeps its length. Load balancers use it. A redirection to the path without a slash would lose the body or

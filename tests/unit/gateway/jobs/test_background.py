@@ -247,13 +247,13 @@ async def test_what_is_refused_at_once(fleet):
     gateway = await fleet.start(works=False)
     for fields, param in (
         ({"store": False}, "background"),
-        ({"max_output_tokens": 2**31 - 1}, "max_completion_tokens"),
+        ({"top_logprobs": 21}, "top_logprobs"),
         ({"model": "none"}, "model"),
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
     ):
         with pytest.raises((openai.BadRequestError, openai.NotFoundError)) as refused:
             await gateway.client.responses.create(**ASK | fields)
-        assert refused.value.param in (param, "max_output_tokens")
+        assert refused.value.param == param
     made = [await gateway.client.responses.create(**ASK) for _ in range(MOST)]
     with pytest.raises(openai.RateLimitError, match=f"At most {MOST}"):
         await gateway.client.responses.create(**ASK)
