@@ -270,7 +270,7 @@ async def test_a_compressed_body(refusing):
 @pytest.mark.parametrize("encoding", ["", " ", "identity", "Identity"])
 async def test_a_body_that_says_that_it_is_not_compressed(refusing, encoding):
     response = await refusing.post(COMPLETIONS, content=b"{}", headers={"Content-Encoding": encoding})
-    assert_error(response, 400, "model", "missing_required_parameter")
+    assert_error(response, 400, "prompt", "missing_required_parameter")
 
 
 @pytest.mark.parametrize(
