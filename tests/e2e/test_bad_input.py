@@ -55,7 +55,7 @@ async def beside(http: httpx.AsyncClient, in_peace: object) -> AsyncIterator[Non
         ({"prompt": [1] * 100_000}, 400, "prompt"),
         ({"prompt": "word " * 100_000}, 400, "prompt"),
         ({"prompt": 7}, 400, "prompt"),
-        ({"max_tokens": -1}, 400, "max_tokens"),
+        ({"max_tokens": -2}, 400, "max_tokens"),
         ({"max_tokens": 10**12}, 400, "max_tokens"),
         ({"temperature": -1}, 400, "temperature"),
         ({"temperature": "hot"}, 400, "temperature"),
