@@ -259,6 +259,8 @@ async def _encode_chat(
     arguments = _json("chat_template_kwargs", chat.template_arguments, dict)
     tools = _json("tools", chat.tools, list)
     text = await render(messages, arguments, tools, request.tenant, _rendering(chat))
+    # Arguments of a call may spell half a character (a lone surrogate): U+FFFD stands for it.
+    text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     if model.images is not None and images_in(chat):
         text = model.images.apart(text)
     return await _encoded(model, request, "messages", text, context, special)

@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 
 from opentelemetry import trace
 from pydantic import ValidationError
-from pydantic_core import from_json
 from starlette.requests import ClientDisconnect, Request
 
 from gateway.api.ignored import Ignored
@@ -17,6 +16,7 @@ from gateway.http.body_memory import MAX_BODY_BYTES, Held
 from gateway.http.connection import Disconnected
 from gateway.http.counts import check_counts
 from gateway.http.gzipped import inflated
+from gateway.http.json_text import value_of
 from gateway.http.parsing import parsed
 
 MAX_FIELDS = 128
@@ -103,7 +103,7 @@ def parse(raw: bytes, kind: type[Body], ignored: Ignored | None = None) -> Body:
     """
     check_counts(raw)
     try:
-        fields = from_json(raw, allow_inf_nan=False)
+        fields = value_of(raw)
     except ValueError as error:
         raise BadRequest(f"The body is not valid JSON: {error}.", code="invalid_json") from None
     if not isinstance(fields, dict):

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from gateway.api.elements import elements_of
 from gateway.api.schema_types import kinds_of, types_of
+from gateway.http.json_text import whole
 from proto.tokenizer_pb2 import (
     BARE_KEYS,
     ELEMENTS,
@@ -78,7 +79,7 @@ def _json_calls(text: str, form: AnswerFormat, _: Functions) -> list[Call] | Non
         if not isinstance(arguments, dict) or not isinstance(name, str):
             return None
         given = value.get("id")
-        calls.append(Call(name, _spelled(arguments), given if isinstance(given, str) else ""))
+        calls.append(Call(name, _spelled(arguments), whole(given) if isinstance(given, str) else ""))
     return calls
 
 
@@ -179,12 +180,7 @@ def _spelled(arguments: object) -> str:
     """As JSON. Raises `ValueError` or `TypeError` for what is no JSON object."""
     if not isinstance(arguments, dict):
         raise TypeError("arguments have names")
-    text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # half a character, which no message can carry
-        return json.dumps(arguments, allow_nan=False)
-    return text
+    return whole(json.dumps(arguments, ensure_ascii=False, allow_nan=False))
 
 
 _DECODER = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)

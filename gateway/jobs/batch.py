@@ -18,6 +18,7 @@ from gateway.api.batches import ENDED
 from gateway.errors import BadRequest, Overloaded, Unavailable
 from gateway.http.body_memory import MAX_BODY_BYTES
 from gateway.http.counts import check_counts
+from gateway.http.json_text import value_of
 from gateway.http.own_requests import OwnRequests
 from gateway.http.parsing import parsed
 from gateway.jobs.background import MOST_TAKES
@@ -207,7 +208,7 @@ def _json_of(line: bytes) -> Any:
     """What a line says. Raises `BadLine`."""
     try:
         check_counts(line)
-        return from_json(line)
+        return value_of(line)
     except BadRequest as error:
         raise BadLine("invalid_value", error.message) from None
     except ValueError as error:

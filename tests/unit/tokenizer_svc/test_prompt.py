@@ -99,6 +99,16 @@ async def test_tools_and_calls_are_what_templates_expect(byte_level):
     assert result == {"role": "tool", "content": "5", "tool_call_id": "1"}
 
 
+async def test_half_a_character_in_the_arguments_of_a_call(byte_level):
+    async def render(messages, arguments, tools, tenant, rendering):
+        return messages[0]["tool_calls"][0]["function"]["arguments"]["a"]
+
+    call = ToolCall(id="1", name="f", arguments=r'{"a": "b\ud83d"}')
+    chat = Conversation(messages=[ChatMessage(role="assistant", tool_calls=[call])])
+    tokens = await prompt_tokens(byte_level, TextRequest(chat=chat), render=render)
+    assert tokens == byte_level.encode("b\ufffd", special=False)
+
+
 @pytest.mark.parametrize(
     ("chat", "param"),
     [

@@ -93,9 +93,15 @@ async def test_what_is_about_no_model_needs_none(gateway):
 
 
 def test_no_object_is_made_of_a_body_with_too_many(monkeypatch):
-    monkeypatch.setattr(bodies, "from_json", None)
+    monkeypatch.setattr(bodies, "value_of", None)
     with pytest.raises(BadRequest, match="objects and lists"):
         parse(EMPTY_MESSAGES, ChatBody)
+
+
+def test_half_a_character():
+    """As a script leaves of one where it cuts a text."""
+    raw = rb'{"model": "m", "messages": [{"role": "user", "content": "a\ud83d b"}]}'
+    assert parse(raw, ChatBody).messages[0].content == "a\ufffd b"
 
 
 def refusal_of(**fields) -> BadRequest:

@@ -379,6 +379,13 @@ def test_what_begins_a_call_only_at_the_beginning_is_text_elsewhere():
     assert assert_any_cut_is_the_same(form_of("phi4"), "functools is one.").content == "functools is one."
 
 
+def test_half_a_character():
+    """It can be told to no client, and would end the conversation if it came back."""
+    said = r'{"name": "weather", "arguments": {"city": "\ud83d", "\ude00": "😀"}, "id": "\ud83d"}'
+    (call,) = split(form_of("json"), said).calls
+    assert (call.arguments, call.id) == ('{"city": "\ufffd", "\ufffd": "😀"}', "\ufffd")
+
+
 def test_the_model_s_own_ids():
     found = split(form_of("kimi_k2"), EXAMPLES["kimi_k2"][1])
     assert [call.id for call in found.calls] == ["functions.weather:0", "functions.clock:1"]

@@ -215,7 +215,7 @@ BAD_BODIES = [
     b'{"model": "m", "prompt": "A"',
     b'{"model": "m", "prompt": "A"} {}',
     b'{"model": "m", "prompt": "\xff\xfe"}',
-    b'{"model": "m", "prompt": "\\ud800"}',
+    b'{"model": "m", "prompt": "\\ud80"}',
     b'{"model": "m", "prompt": "A", "temperature": NaN}',
     b'{"model": "m", "prompt": "A", "seed": ' + b"9" * 5000 + b"}",
     b"[" * 10_000,

@@ -242,6 +242,15 @@ async def test_a_batch_that_is_not_done_in_time_expires(fleet, stores, monkeypat
     assert fleet.tokenizer.requests == []
 
 
+async def test_half_a_character_is_one_of_a_line_too(fleet):
+    fleet.tokenizer.generate = echo
+    gateway = await fleet.start()
+    file_id = await uploaded(gateway, (), json.dumps(line_of("\ud83d") | {"custom_id": "a"}).encode())
+    made = await gateway.client.batches.create(input_file_id=file_id, endpoint=CHAT, completion_window="24h")
+    batch = await ended(gateway, made.id)
+    assert said(await results(gateway, batch.output_file_id)) == {"a": "<\ufffd>"}
+
+
 BAD = [
     (b"{", "invalid_json_line", None),
     (b"[1]", "invalid_json_line", None),

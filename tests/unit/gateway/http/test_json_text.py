@@ -1,0 +1,46 @@
+"""JSON with halves of characters, as JavaScript spells a text that was cut between two."""
+
+import json
+
+import pytest
+
+from gateway.http.json_text import value_of, whole
+
+
+@pytest.mark.parametrize(
+    ("raw", "value"),
+    [
+        (r'"a\ud83d b"', "a\ufffd b"),
+        (r'"\uDE00\ude00"', "\ufffd\ufffd"),
+        (r'"\ud83d\ud83d\ude00"', "\ufffd😀"),
+        (r'"\ud83d\ude00"', "😀"),
+        (r'"\\ud83d"', r"\ud83d"),
+        (r'"\\\ud83dé"', "\\\ufffdé"),
+        (r'{"\ud83d": [0.1, 123456789012345678901234567890, true, null]}', None),
+    ],
+)
+def test_a_character_stands_for_each_half(raw, value):
+    found = value_of(raw.encode())
+    assert found == (json.loads(raw.replace(r"\ud83d", r"\ufffd")) if value is None else value)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b'"\\ud83d',
+        b'["\\ud83d", NaN]',
+        b'["\\ud83d", "\xff"]',
+        b'"\xed\xa0\xbd"',
+        '"a"'.encode("utf-16"),
+        b'["\\ud83d", ' + b"[" * 10_000 + b"]" * 10_001,
+    ],
+)
+def test_what_else_is_no_json_is_refused(raw):
+    with pytest.raises(ValueError, match="at line 1"):
+        value_of(raw)
+
+
+def test_whole_texts_stay_as_they_are():
+    assert whole("\ufeffé😀\0") == "\ufeffé😀\0"
+    assert whole("\ude00\ud83d") == "\ufffd\ufffd"
