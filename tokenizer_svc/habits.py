@@ -16,8 +16,8 @@ _TEXT = "text of the user"
 _NAME = "name_of_the_function"
 _VALUE = "value of the argument"
 _ARGUMENTS = {"city": _VALUE}
-_ID = "abcdefghi"
-"""Of a call. Mistral's templates want nine letters or digits."""
+_ID, _OTHER_ID = "abcdefghi", "bcdefghij"
+"""Of calls. Mistral's templates want nine letters or digits."""
 _TOOLS = [
     {
         "type": "function",
@@ -33,8 +33,12 @@ _TOOLS = [
     }
 ]
 _USER: Message = {"role": "user", "content": _TEXT}
+_LATER_USER: Message = {"role": "user", "content": "second_question"}
+_SYSTEM: Message = {"role": "system", "content": "first_advice"}
+_LATER_SYSTEM: Message = {"role": "system", "content": "second_advice"}
 _RAIN = "result of the call"
 _RESULT: Message = {"role": "tool", "tool_call_id": _ID, "content": _RAIN}
+_OTHER_RESULT: Message = {"role": "tool", "tool_call_id": _OTHER_ID, "content": "what the other one gave"}
 
 
 class Way(NamedTuple):
@@ -77,6 +81,21 @@ class Habits:
         return _RAIN in self._shown([_USER, {"role": "assistant", "content": _TEXT}, _RESULT], _TOOLS)
 
     @cached_property
+    def refuses_systems(self) -> bool:
+        """It takes no system message at the beginning."""
+        return self._shown([_SYSTEM, _USER]) == "" != self._shown([_USER])
+
+    @cached_property
+    def leaves_out_other_systems(self) -> bool:
+        """Of several system messages it shows one."""
+        return self._leaves_out([_SYSTEM, _USER, _LATER_SYSTEM, _LATER_USER])
+
+    @cached_property
+    def leaves_out_later_systems(self) -> bool:
+        """It does not show a system message that is not the first message."""
+        return self._leaves_out([_USER, _SYSTEM, _LATER_USER])
+
+    @cached_property
     def calling(self) -> Way:
         """How it takes calls. Most take them in several ways; then it is the one that clients use."""
         for content in (None, ""):
@@ -88,15 +107,41 @@ class Habits:
         return Way()
 
     @cached_property
+    def wants_an_object(self) -> bool:
+        """It shows arguments that are an object, and none that are a text without JSON."""
+        way = self.calling
+        if way.arguments_as_text or not way.shows_calls:
+            return False
+        return _VALUE not in self._shown([_USER, _calling(way.content, _VALUE), _RESULT], _TOOLS)
+
+    @cached_property
+    def wants_one_call(self) -> bool:
+        """It shows several calls only if each has a message of its own."""
+        first, other = (self._call(id_, value) for id_, value in ((_ID, _VALUE), (_OTHER_ID, "other value")))
+        both = {**first, "tool_calls": [*first["tool_calls"], *other["tool_calls"]]}
+        apart = [_USER, first, _RESULT, other, _OTHER_RESULT]
+        return "other value" in self._shown(apart, _TOOLS) and "other value" not in self._shown(
+            [_USER, both, _RESULT, _OTHER_RESULT], _TOOLS
+        )
+
+    @cached_property
     def refuses_text_beside_thoughts(self) -> bool:
         """It takes no message with text, thoughts and calls, but one without the text."""
-        way = self.calling
-        call = _calling(way.content, json.dumps(_ARGUMENTS) if way.arguments_as_text else _ARGUMENTS)
-        call |= dict.fromkeys(THOUGHT_FIELDS, "A thought.")
+        call = self._call(_ID, _VALUE) | dict.fromkeys(THOUGHT_FIELDS, "A thought.")
         with_text, without = (
             self._shown([_USER, {**call, "content": content}, _RESULT], _TOOLS) for content in (_TEXT, "")
         )
         return bool(without and not with_text)
+
+    def _call(self, id_: str, value: str) -> Message:
+        """A message with a call as it takes them."""
+        way, arguments = self.calling, {"city": value}
+        return _calling(way.content, json.dumps(arguments) if way.arguments_as_text else arguments, id_)
+
+    def _leaves_out(self, messages: Sequence[Message]) -> bool:
+        """It takes these messages and does not show the text of each."""
+        text = self._shown(messages)
+        return text != "" and not all(message["content"] in text for message in messages)
 
     def _shown(self, messages: Sequence[Message], tools: Sequence[Any] | None = None) -> str:
         return self._rendered([in_parts(one) for one in messages] if self.takes_parts else messages, tools)
@@ -117,6 +162,6 @@ def in_parts(message: Mapping[str, Any]) -> Message:
     return {**message, "content": parts}
 
 
-def _calling(content: str | None, arguments: object) -> Message:
-    call = {"id": _ID, "type": "function", "function": {"name": _NAME, "arguments": arguments}}
+def _calling(content: str | None, arguments: object, id_: str = _ID) -> Message:
+    call = {"id": id_, "type": "function", "function": {"name": _NAME, "arguments": arguments}}
     return {"role": "assistant", "content": content, "tool_calls": [call]}

@@ -6,7 +6,7 @@ bounds on time and memory: `renderer.py`.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NoReturn
@@ -20,6 +20,7 @@ from jinja2.utils import Namespace
 
 from tokenizer_svc.errors import InvalidRequestError, ModelDirectoryError
 from tokenizer_svc.habits import THOUGHT_FIELDS, Habits, in_parts
+from tokenizer_svc.in_turns import in_turns, one_call_each, systems_first
 from tokenizer_svc.tools_as_text import Spelling, as_text, with_list
 
 NOTHING: Mapping[str, Any] = {}
@@ -81,31 +82,59 @@ class ChatTemplate:
         continues = rendering.continue_final_message
         values: dict[str, Any] = {
             **self._variables,
-            "messages": [self._as_it_expects(message) for message in self._told(messages, tools)],
+            "messages": None,
             "tools": list(tools) or None,
             "documents": list(rendering.documents) or None,
             "add_generation_prompt": rendering.add_generation_prompt and not continues,
         }
-        if continues:
-            last = values["messages"][-1]
-            last["content"] = _with_end(last["content"])
-        if self._habits.takes_parts:
-            values["messages"] = [in_parts(message) for message in values["messages"]]
         if taken := sorted(arguments.keys() & values.keys()):
             raise InvalidRequestError("chat_template_kwargs", f"{taken[0]} is not for a request to say")
         values.update(arguments)
-        try:
-            text = self._template.render(values)
-        # What a template refuses it says in its own words, or by failing in any way that code can.
-        except Exception as error:
-            raise InvalidRequestError(
-                "messages", f"the model's chat template refuses this: {_line(error)}"
-            ) from error
+        text = self._rendered(values, self._told(messages, tools), continues)
         if len(text) > MAX_LENGTH:
             raise InvalidRequestError(
                 "messages", f"the model's chat template makes more than {MAX_LENGTH} characters of this"
             )
         return _until_end(text) if continues else text
+
+    def _rendered(
+        self, values: Mapping[str, Any], messages: Sequence[Mapping[str, Any]], continues: bool
+    ) -> str:
+        """The conversation in the first form that the template takes. `values`: what else it sees."""
+        refusal: Exception | None = None
+        for form in self._forms(messages):
+            taken = [self._as_it_expects(message) for message in form]
+            if continues:
+                taken[-1]["content"] = _with_end(taken[-1]["content"])
+            if self._habits.takes_parts:
+                taken = [in_parts(message) for message in taken]
+            try:
+                return self._template.render({**values, "messages": taken})
+            # What a template refuses it says in its own words, or by failing in any way that code can.
+            except Exception as error:
+                refusal = refusal or error
+        assert refusal is not None
+        raise InvalidRequestError(
+            "messages", f"the model's chat template refuses this: {_line(refusal)}"
+        ) from refusal
+
+    def _forms(self, messages: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[Mapping[str, Any]]]:
+        """The conversation so that the template shows all of it, then with less that it may refuse."""
+        habits = self._habits
+        if any(len(message.get("tool_calls", ())) > 1 for message in messages) and habits.wants_one_call:
+            messages = one_call_each(messages)
+        systems = [place for place, message in enumerate(messages) if message["role"] == "system"]
+        if (len(systems) > 1 and habits.leaves_out_other_systems) or (
+            any(systems) and habits.leaves_out_later_systems
+        ):
+            messages = systems_first(messages)
+        yield messages
+        with_systems_first = systems_first(messages, not habits.refuses_systems)
+        if with_systems_first != messages:
+            yield with_systems_first
+        turns = in_turns(with_systems_first)
+        if turns != with_systems_first:
+            yield turns
 
     def _told(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]
@@ -130,6 +159,8 @@ class ChatTemplate:
             fields["content"] = way.content
         if way.arguments_as_text:
             fields["tool_calls"] = [_with_text(call) for call in message["tool_calls"]]
+        elif self._habits.wants_an_object:
+            fields["tool_calls"] = [_with_object(call) for call in message["tool_calls"]]
         thoughts = [name for name in THOUGHT_FIELDS if name in fields]
         if thoughts and content and isinstance(content, str) and self._habits.refuses_text_beside_thoughts:
             fields |= {"content": "", **{name: f"{fields[name]}\n\n{content}" for name in thoughts}}
@@ -142,6 +173,15 @@ def _with_text(call: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(function["arguments"], str):
         return dict(call)
     arguments = json.dumps(function["arguments"], ensure_ascii=False)
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+def _with_object(call: Mapping[str, Any]) -> dict[str, Any]:
+    """The call with arguments that are an object. A model may have made others."""
+    function = call["function"]
+    if not isinstance(text := function["arguments"], str):
+        return dict(call)
+    arguments = {"arguments": text} if text.strip() not in ("", "null") else {}
     return {**call, "function": {**function, "arguments": arguments}}
 
 

@@ -67,7 +67,7 @@ def as_text(
         if message["role"] == "tool" and results:
             result = _result(message, called)
             if after_result:
-                told[-1]["content"] = _joined("\n", told[-1]["content"], result)
+                told[-1]["content"] = joined("\n", told[-1]["content"], result)
             else:
                 told.append({"role": "user", "content": result})
         else:
@@ -92,25 +92,10 @@ def with_list(
     if first["role"] == "assistant":
         return [{"role": "system", "content": text}, *map(dict, messages)]
     parts = (first["content"], text) if first["role"] == "system" else (text, first["content"])
-    return [{**first, "content": _joined("\n\n", *parts)}, *map(dict, messages[1:])]
+    return [{**first, "content": joined("\n\n", *parts)}, *map(dict, messages[1:])]
 
 
-def _said(message: Mapping[str, Any], spelling: Spelling) -> Message:
-    fields = {name: value for name, value in message.items() if name != "tool_calls"}
-    if calls := message.get("tool_calls"):
-        functions = [call["function"] for call in calls]
-        spelled = spelling.of((each["name"], each["arguments"]) for each in functions)
-        fields["content"] = _joined("\n", message["content"], spelled)
-    return fields
-
-
-def _result(message: Mapping[str, Any], called: Mapping[str, str]) -> Content:
-    """The result of a call, with the name of the function if the conversation tells it."""
-    name = called.get(message.get("tool_call_id", ""), "") or message.get("name", "")
-    return _joined("", f"Result of {name}: " if name else "Result: ", message["content"])
-
-
-def _joined(between: str, *contents: Content | None) -> Content:
+def joined(between: str, *contents: Content | None) -> Content:
     """Contents of messages as one, with a text between any two that are not empty."""
     some = [each for each in contents if each]
     texts = [each for each in some if isinstance(each, str)]
@@ -123,6 +108,21 @@ def _joined(between: str, *contents: Content | None) -> Content:
         for part in [{"type": "text", "text": each}] if isinstance(each, str) else each:
             _append(parts, part)
     return parts
+
+
+def _said(message: Mapping[str, Any], spelling: Spelling) -> Message:
+    fields = {name: value for name, value in message.items() if name != "tool_calls"}
+    if calls := message.get("tool_calls"):
+        functions = [call["function"] for call in calls]
+        spelled = spelling.of((each["name"], each["arguments"]) for each in functions)
+        fields["content"] = joined("\n", message["content"], spelled)
+    return fields
+
+
+def _result(message: Mapping[str, Any], called: Mapping[str, str]) -> Content:
+    """The result of a call, with the name of the function if the conversation tells it."""
+    name = called.get(message.get("tool_call_id", ""), "") or message.get("name", "")
+    return joined("", f"Result of {name}: " if name else "Result: ", message["content"])
 
 
 def _append(parts: list[dict[str, Any]], part: dict[str, Any]) -> None:

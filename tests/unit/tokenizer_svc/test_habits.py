@@ -87,6 +87,58 @@ def test_texts_as_parts() -> None:
     assert not habits(each("{{ m.content }}")).takes_parts
 
 
+FIRST = "{% set first = messages[0].content if messages[0].role == 'system' %}{{ first or '' }}"
+REST = each("{{ m.content if m.role != 'system' }}")
+SYSTEMS = {
+    "all": (each("{{ m.content }}"), (False, False, False)),
+    "all in front": (
+        each("{{ m.content if m.role == 'system' }}") + REST,
+        (False, False, False),
+    ),
+    "the first one alone": (FIRST + REST, (False, True, True)),
+    "the last one alone": (
+        "{% set ns = namespace(s='') %}"
+        + each("{% if m.role == 'system' %}{% set ns.s = m.content %}{% endif %}")
+        + "{{ ns.s }}"
+        + REST,
+        (False, True, False),
+    ),
+    "none": (REST, (False, True, True)),
+    "refused": (each("{{ refuse('system') if m.role == 'system' else m.content }}"), (True, False, False)),
+    "later ones refused": (
+        each("{{ refuse('later') if m.role == 'system' and not loop.first else m.content }}"),
+        (False, False, False),
+    ),
+    "everything refused": ("{{ refuse('everything') }}", (False, False, False)),
+}
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_system_messages(name: str) -> None:
+    source, expected = SYSTEMS[name]
+    found = habits(source)
+    assert (found.refuses_systems, found.leaves_out_other_systems, found.leaves_out_later_systems) == expected
+
+
+def test_arguments_that_are_no_object() -> None:
+    pairs = "{% for key, value in m.tool_calls[0].function.arguments | items %}{{ value }}{% endfor %}"
+    letters = "{% for key in m.tool_calls[0].function.arguments %}{{ key }},{% endfor %}"
+    whole = "{{ m.tool_calls[0].function.arguments | tojson }}"
+    as_text = "{{ '' + m.tool_calls[0].function.arguments }}"
+    for shown, wants in ((pairs, True), (letters + whole, False), (as_text, False), ("", False)):
+        found = habits(each(f"{{% if m.tool_calls %}}{shown}{{% else %}}{{{{ m.content }}}}{{% endif %}}"))
+        assert found.wants_an_object == wants, shown
+
+
+def test_several_calls() -> None:
+    shown = "{% for c in m.tool_calls %}{{ c.function.arguments.city }}{% endfor %}{{ m.content }}"
+    assert not habits(each(shown)).wants_one_call
+    assert habits(each(shown.replace("m.tool_calls", "(m.tool_calls or [])[:1]"))).wants_one_call
+    assert habits(each("{{ refuse('several') if m.tool_calls and m.tool_calls[1] }}" + shown)).wants_one_call
+    assert not habits(each("{{ refuse('any') if m.tool_calls }}" + shown)).wants_one_call
+    assert not habits(each("{{ m.content }}")).wants_one_call
+
+
 @pytest.mark.parametrize("field", THOUGHT_FIELDS)
 def test_text_beside_thoughts(field: str) -> None:
     refusing = f"{{{{ refuse('both') if m.content and m.{field} and m.tool_calls }}}}{{{{ m.tool_calls }}}}"

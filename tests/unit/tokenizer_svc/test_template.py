@@ -323,6 +323,117 @@ def test_calls_and_results_that_a_template_refuses_are_told() -> None:
         ChatTemplate(refusing, {}).render(turn)
 
 
+EACH = "{% for m in messages %}|{{ m.role }}:{{ m.content }}{% endfor %}"
+LATER: list[dict[str, Any]] = [
+    {"role": "system", "content": "a"},
+    ASKED,
+    {"role": "system", "content": "b"},
+    ASKED,
+]
+
+
+def refusing(when: str) -> str:
+    return f"{{% for m in messages %}}{{{{ raise_exception('no, ' ~ m.role) if {when} }}}}{{% endfor %}}"
+
+
+@pytest.mark.parametrize(
+    ("source", "rendered"),
+    [
+        (EACH, "|system:a|user:Late?|system:b|user:Late?"),
+        ("{{ messages | length }}", "4"),
+        (
+            refusing("m.role == 'system' and not loop.first") + EACH,
+            "|system:a|user:Late?|user:<system-reminder>\nb\n</system-reminder>|user:Late?",
+        ),
+        (
+            EACH.replace("|{{", "{% if m.role != 'system' or loop.first %}|{{").replace(
+                "{% endfor", "{% endif %}{% endfor"
+            ),
+            "|system:a|user:Late?|user:<system-reminder>\nb\n</system-reminder>|user:Late?",
+        ),
+        (
+            refusing("not loop.first and m.role == loop.previtem.role")
+            + refusing("m.role == 'system' and not loop.first")
+            + EACH,
+            "|system:a|user:Late?\n\n<system-reminder>\nb\n</system-reminder>\n\nLate?",
+        ),
+        (
+            refusing("m.role == 'system'") + EACH,
+            "|user:a|user:Late?|user:<system-reminder>\nb\n</system-reminder>|user:Late?",
+        ),
+    ],
+    ids=["taken", "not shown", "later ones refused", "later ones left out", "turns", "no systems"],
+)
+def test_system_messages_as_the_template_takes_them(source: str, rendered: str) -> None:
+    """What is taken and shown, or never shown, stays as it is."""
+    assert ChatTemplate(source, TOKENS).render(LATER) == rendered
+
+
+def test_a_text_behind_a_result_is_part_of_it_where_the_template_wants_turns() -> None:
+    """As those of Mistral, which leave calls and results out of account."""
+    wants = "m.role == 'user' and not loop.first and loop.previtem.role == 'tool'"
+    chat = [ASKED, calling({}), RESULT, {"role": "user", "content": "And now?"}]
+    calls = EACH.replace("{{ m.content }}", "{{ m.tool_calls | tojson if m.tool_calls else m.content }}")
+    assert ChatTemplate(calls, TOKENS).render(chat).endswith("|tool:Noon.|user:And now?")
+    taken = ChatTemplate(refusing(wants) + calls, TOKENS).render(chat)
+    assert taken.endswith("|tool:Noon.\n\nAnd now?")
+
+
+def test_what_nothing_helps_is_refused_in_the_template_s_first_words() -> None:
+    source = refusing("m.role == 'system' and not loop.first") + refusing("m.role == 'user'") + EACH
+    with pytest.raises(InvalidRequestError, match="refuses this: no, system"):
+        ChatTemplate(source, TOKENS).render(LATER)
+    with pytest.raises(InvalidRequestError, match="refuses this: no, user"):
+        ChatTemplate(source, TOKENS).render([ASKED])
+
+
+def test_calls_of_a_message_that_are_shown_one_by_one() -> None:
+    """As those of Llama 3 and gpt-oss."""
+    first = EACH.replace("{{ m.content }}", "{{ m.tool_calls[0].id if m.tool_calls else m.content }}")
+    several = "m.tool_calls and m.tool_calls | length > 1"
+    one = calling({})
+    both = {**one, "tool_calls": [{**call, "id": id_} for call in one["tool_calls"] for id_ in "12"]}
+    chat = [ASKED, both, RESULT, {**RESULT, "tool_call_id": "2", "content": "One."}]
+    source = first.replace("tool_calls[0].id", "tool_calls[0].function.arguments.city")
+    for given in (source, refusing(several) + source):
+        shown = [
+            {**call, "function": {"name": "clock", "arguments": {"city": call["id"]}}}
+            for call in both["tool_calls"]
+        ]
+        text = ChatTemplate(given, TOKENS).render([ASKED, {**both, "tool_calls": shown}, *chat[2:]])
+        assert text == "|user:Late?|assistant:1|tool:Noon.|assistant:2|tool:One."
+
+
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [
+        ('{"city": "Os', '{"arguments": "{\\"city\\": \\"Os"}'),
+        ("[1]", '{"arguments": "[1]"}'),
+        ("null", "{}"),
+        ("  ", "{}"),
+        ({"at": 1}, '{"at": 1}'),
+    ],
+)
+def test_arguments_that_are_no_object(given: object, taken: str) -> None:
+    """As those of Qwen3-Coder, which go through the pairs."""
+    pairs = "{% for k in a | items %}{% endfor %}"
+    source = (
+        "{% for m in messages if m.tool_calls %}{% set a = m.tool_calls[0].function.arguments %}"
+        f"{pairs}{{{{ a | tojson }}}}{{% endfor %}}"
+    )
+    assert ChatTemplate(source, TOKENS).render([ASKED, calling(given), RESULT]) == taken
+    assert ChatTemplate(source.replace(pairs, ""), TOKENS).render(
+        [ASKED, calling(given), RESULT]
+    ) == json.dumps(given)
+
+
+def test_messages_in_a_row_go_on() -> None:
+    goes_on = Rendering(add_generation_prompt=False, continue_final_message=True)
+    chat = [ASKED, {"role": "assistant", "content": "It"}, {"role": "assistant", "content": "is "}]
+    source = refusing("not loop.first and m.role == loop.previtem.role") + EACH
+    assert ChatTemplate(source, TOKENS).render(chat, rendering=goes_on) == "|user:Late?|assistant:It\n\nis "
+
+
 def test_tools_and_messages_without_content() -> None:
     turns = [{"role": "assistant", "content": None, "tool_calls": [{"function": {"arguments": {"a": 1}}}]}]
     source = (

@@ -56,15 +56,13 @@ def test_what_a_template_makes_of_a_question(name: str) -> None:
 def test_as_transformers_renders_it(
     byte_level: TextModel, name: str, chat: str, arguments: dict[str, Any]
 ) -> None:
-    template = ChatTemplate(source(name), TOKENS)
-    if (name, chat) == ("gemma", "system"):
-        with pytest.raises(InvalidRequestError, match="System role not supported"):
-            template.render(CHATS[chat], arguments)
-        return
+    messages = CHATS[chat]
+    if (name, chat) == ("gemma", "system"):  # it knows no such role: this is what the user says
+        messages = [{"role": "user", "content": f"{SYSTEM['content']}\n\n{USER['content']}"}, *messages[2:]]
     expected = theirs(byte_level, name).apply_chat_template(
-        CHATS[chat], tokenize=False, add_generation_prompt=True, **arguments
+        messages, tokenize=False, add_generation_prompt=True, **arguments
     )
-    assert template.render(CHATS[chat], arguments) == expected
+    assert ChatTemplate(source(name), TOKENS).render(CHATS[chat], arguments) == expected
 
 
 @pytest.mark.parametrize("arguments", [{}, {"add_vision_id": True}])
@@ -111,9 +109,24 @@ def test_a_switch_cannot_pose_as_something_else(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["mistral", "gemma"])
-def test_roles_that_do_not_alternate_are_refused_in_the_template_s_words(name: str) -> None:
+def test_roles_that_do_not_alternate(byte_level: TextModel, name: str) -> None:
+    """Both templates refuse them. Nothing makes a turn of a tool's message."""
+    more = {"role": "assistant", "content": "more"}
+    later = {"role": "system", "content": "later"}
+    chat = [{"role": "assistant", "content": "I begin."}, USER, MORE, THOUGHT, more, later, USER]
+    turns = [
+        {"role": "user", "content": ""},
+        chat[0],
+        {"role": "user", "content": f"{USER['content']}\n\n{MORE['content']}"},
+        {"role": "assistant", "content": f"{THOUGHT['content']}\n\nmore"},
+        {"role": "user", "content": f"<system-reminder>\nlater\n</system-reminder>\n\n{USER['content']}"},
+    ]
+    template = ChatTemplate(source(name), TOKENS)
+    assert template.render(chat) == theirs(byte_level, name).apply_chat_template(
+        turns, tokenize=False, add_generation_prompt=True
+    )
     with pytest.raises(InvalidRequestError, match="must alternate"):
-        ChatTemplate(source(name), TOKENS).render([USER, USER])
+        template.render([USER, THOUGHT, {"role": "tool", "content": "5"}])
 
 
 @pytest.mark.parametrize("name", EXPECTED)
