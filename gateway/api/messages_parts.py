@@ -234,7 +234,16 @@ class Turn(LenientPart):
     ]
 
     def messages(self) -> list[Json]:
-        """This turn as messages of the chat API: results of calls are messages of their own there."""
+        """This turn as messages of the chat API: results of calls are messages of their own there.
+
+        A note about tools and nothing else is no message.
+        """
+        if (
+            self.role != "assistant"
+            and self.content
+            and all(isinstance(one, HiddenPart) for one in self.content)
+        ):
+            return []
         found: list[Json] = []
         texts: list[str] = []
         thoughts, calls = "", []

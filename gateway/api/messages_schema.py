@@ -11,7 +11,7 @@ from gateway.api.messages_parts import EachText, Json, Turns
 from gateway.api.request_schema import RequestBody
 from gateway.api.shape import MAX_DEPTH
 from gateway.api.tools import MAX_NAME, MAX_TOOL_VALUES, MAX_TOOLS, LenientPart, functions, other_tool
-from gateway.api.turns import in_turns
+from gateway.api.turns import in_place
 from gateway.api.volatile import Volatile, put_last, without_volatile
 from gateway.errors import BadRequest
 
@@ -132,7 +132,7 @@ class CountBody(RequestBody):
     def _chat_fields(self, volatile: Volatile) -> Json:
         text, line = without_volatile(self.system)
         system = [{"role": "system", "content": text}] if text else []
-        turns = in_turns([*system, *(message for turn in self.messages for message in turn.messages())])
+        turns = in_place([*system, *(message for turn in self.messages for message in turn.messages())])
         if volatile == "last":
             put_last(turns, line)
         fields: Json = {

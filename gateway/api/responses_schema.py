@@ -13,7 +13,7 @@ from gateway.api.request_schema import RequestBody
 from gateway.api.responses_tools import Offered, Tools
 from gateway.api.shape import MAX_DEPTH, StructuredOutputs
 from gateway.api.tools import MAX_NAME, MAX_TOOL_VALUES, LenientPart
-from gateway.api.turns import in_turns
+from gateway.api.turns import in_place
 from gateway.errors import BadRequest
 
 MAX_METADATA = 16
@@ -208,7 +208,7 @@ class ResponsesBody(RequestBody):
         system = [{"role": "system", "content": self.instructions}] if self.instructions else []
         fields: Json = {
             "model": self.model,
-            "messages": in_turns([*system, *messages_of(items)]),
+            "messages": in_place([*system, *messages_of(items)]),
             "tools": offered.functions(),
             "tool_choice": offered.choice(self.tool_choice),
             "parallel_tool_calls": self.parallel_tool_calls,

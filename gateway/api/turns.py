@@ -1,7 +1,7 @@
-"""Conversations as chat templates take them.
+"""Conversations whose later system messages stay in their places.
 
-Many templates take a system message at the beginning alone, and want user and assistant to take turns. Agents
-send system messages later, too, and several user's messages in a row.
+Some chat templates move all system messages to the beginning. Agents send new ones all the time, and each
+would keep the rest of the prompt out of the prefix cache.
 """
 
 from collections.abc import Iterable
@@ -9,24 +9,17 @@ from typing import Any
 
 Json = dict[str, Any]
 
+_SYSTEMS = ("system", "developer")
 
-def in_turns(messages: Iterable[Json]) -> list[Json]:
-    """The same conversation, with one system message at most, which comes first.
 
-    A later one is part of what the user says, marked as Claude Code marks such parts. What a user says in
-    several messages in a row is one message.
-    """
+def in_place(messages: Iterable[Json]) -> list[Json]:
+    """The conversation, whose later system messages are the user's, marked as Claude Code marks such."""
     found: list[Json] = []
+    begun = False
     for message in messages:
-        role, content = message["role"], message.get("content")
-        if role in ("system", "developer"):
-            role = "user" if any(one["role"] != "system" for one in found) else "system"
-            if role == "user":
-                content = f"<system-reminder>\n{content}\n</system-reminder>"
-            message = {"role": role, "content": content}
-        if found and role == found[-1]["role"] and role in ("system", "user"):
-            texts = filter(None, (found[-1]["content"], content))
-            found[-1] = {"role": role, "content": "\n\n".join(texts)}
-        else:
-            found.append(message)
+        begun = begun or message["role"] not in _SYSTEMS
+        if begun and message["role"] in _SYSTEMS:
+            content = f"<system-reminder>\n{message['content']}\n</system-reminder>"
+            message = {"role": "user", "content": content}
+        found.append(message)
     return found

@@ -160,9 +160,9 @@ async def test_anthropics_api():
         {"role": "user", "content": [result]},
     ]
     messages, images = await sent(read(MessagesBody, max_tokens=5, messages=turns).chat())
-    assert [message.role for message in messages] == ["user", "assistant", "tool"]
-    assert places(messages[0]) == ("What?\n\nSay.", [0, 5])
-    assert places(messages[2]) == ("It", [2])
+    assert [message.role for message in messages] == ["user", "user", "assistant", "tool"]
+    assert places(messages[0]) == ("What?", [0, 5])
+    assert places(messages[3]) == ("It", [2])
     assert len(images) == 3
 
 

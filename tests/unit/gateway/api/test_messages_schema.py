@@ -153,10 +153,12 @@ def test_later_system_messages_are_part_of_what_the_user_says():
     )
     assert [(one["role"], one.get("content")) for one in messages] == [
         ("system", "Be brief."),
-        ("user", "Look\n\n<system-reminder>\nIt is cold.\n</system-reminder>"),
+        ("user", "Look"),
+        ("user", "<system-reminder>\nIt is cold.\n</system-reminder>"),
         ("assistant", None),
         ("tool", "look\n"),
-        ("user", "<system-reminder>\nIt is late.\n</system-reminder>\n\nAnd?"),
+        ("user", "<system-reminder>\nIt is late.\n</system-reminder>"),
+        ("user", "And?"),
     ]
 
 
@@ -249,7 +251,8 @@ def test_a_text_stands_for_a_file_that_a_tool_gives():
     unread = "[a file, which this model cannot read]"
     assert [(one.role, one.content) for one in body.messages[2:]] == [
         ("tool", f"It: {unread}"),
-        ("user", f"{unread}\n\n{unread}"),
+        ("user", unread),
+        ("user", unread),
     ]
     assert ignored.header() == "tool_result.file"
     attached = {"messages": [*turns, {"role": "assistant", "content": "Done."}, turns[-1]]}

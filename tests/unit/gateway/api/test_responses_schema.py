@@ -120,7 +120,7 @@ def test_a_conversation_as_an_answer_has_it_is_taken_back():
     patch = {"name": "patch", "arguments": '{"input": "❄"}'}
     patched = {"id": "c3", "type": "function", "function": patch}
     assert messages == [
-        {"role": "system", "content": "Be brief."},
+        {"role": "developer", "content": "Be brief."},
         {"role": "user", "content": "Look"},
         {"role": "assistant", "content": "I look.", "reasoning_content": "Hm.", "tool_calls": calls},
         {"role": "tool", "content": "snow", "tool_call_id": "c1"},

@@ -1,8 +1,8 @@
-"""Conversations as chat templates take them."""
+"""System messages in the course of a conversation."""
 
 import pytest
 
-from gateway.api.turns import in_turns
+from gateway.api.turns import in_place
 
 CALL = {"role": "assistant", "content": None, "tool_calls": [{"id": "c"}]}
 RESULT = {"role": "tool", "content": "snow", "tool_call_id": "c"}
@@ -12,32 +12,26 @@ def says(role, content):
     return {"role": role, "content": content}
 
 
+def reminds(content):
+    return says("user", f"<system-reminder>\n{content}\n</system-reminder>")
+
+
 @pytest.mark.parametrize(
     ("messages", "found"),
     [
         ([], []),
-        ([says("developer", "a")], [says("system", "a")]),
+        ([says("developer", "a")], [says("developer", "a")]),
+        ([says("system", "a"), says("developer", "b"), says("user", "c")], None),
+        ([says("user", "a"), says("user", "b"), says("assistant", "c"), CALL, RESULT], None),
         (
-            [says("system", "a"), says("developer", "b"), says("user", "c")],
-            [says("system", "a\n\nb"), says("user", "c")],
+            [says("user", "a"), says("system", "b"), says("user", "c"), says("developer", "d")],
+            [says("user", "a"), reminds("b"), says("user", "c"), reminds("d")],
         ),
         (
-            [says("user", "a"), says("system", "b"), says("user", "c"), says("assistant", "d")],
-            [says("user", "a\n\n<system-reminder>\nb\n</system-reminder>\n\nc"), says("assistant", "d")],
+            [says("system", "a"), CALL, RESULT, says("system", "b")],
+            [says("system", "a"), CALL, RESULT, reminds("b")],
         ),
-        (
-            [says("user", "a"), CALL, RESULT, RESULT, says("developer", "b")],
-            [
-                says("user", "a"),
-                CALL,
-                RESULT,
-                RESULT,
-                says("user", "<system-reminder>\nb\n</system-reminder>"),
-            ],
-        ),
-        ([says("user", ""), says("user", "a"), says("user", "")], [says("user", "a")]),
-        ([says("assistant", "a"), CALL], [says("assistant", "a"), CALL]),
     ],
 )
-def test_turns(messages, found):
-    assert in_turns(messages) == found
+def test_later_ones_are_the_users(messages, found):
+    assert in_place(messages) == (messages if found is None else found)

@@ -338,7 +338,7 @@ async def test_it_is_added_to_its_conversation(fleet, streamed):
         asked = last.response
     found = await ended(gateway.client, asked.id)
     assert (found.conversation.id, found.output_text) == (made.id, STORY)
-    assert [one.content for one in fleet.tokenizer.requests[-1].chat.messages] == ["Hello.\n\nA fox?"]
+    assert [one.content for one in fleet.tokenizer.requests[-1].chat.messages] == ["Hello.", "A fox?"]
     assert await conversation(gateway, made) == ["Hello.", "A fox?", STORY]
 
 
