@@ -56,10 +56,7 @@ async def complete_rules(model: TextModel, request: TextRequest, breakers: Break
 
 
 def _bad_words(model: TextModel, words: list[str]) -> list[list[int]]:
-    """The sequences of tokens that spell each word, at the beginning of a text and after a space.
-
-    As in vLLM the second one is left out if it has another number of tokens, or begins with the same token.
-    """
+    """The sequences of tokens that spell each word, at the beginning of a text and after a space."""
     found = []
     for word in words:
         first = model.encode(word.lstrip(), special=False)
@@ -67,6 +64,6 @@ def _bad_words(model: TextModel, words: list[str]) -> list[list[int]]:
             raise InvalidRequestError("bad_words", f"{word!r} has no tokens")
         found.append(first)
         within = model.encode(" " + word.lstrip(), special=False)
-        if len(within) == len(first) and within[0] != first[0]:
+        if within != first:
             found.append(within)
     return found

@@ -72,7 +72,7 @@ def test_a_message_goes_on_under_rules_as_with_transformers(client: openai.OpenA
         prompt,
         least + 20,
         sequence_bias=[[[unwanted], -100.0]],
-        bad_words_ids=spelled if len(spelled[0]) == len(spelled[1]) else spelled[:1],
+        bad_words_ids=spelled,
         min_new_tokens=least,
     )
     answer = client.post(
