@@ -12,6 +12,7 @@ from urllib.parse import unquote
 
 from ops.runtime.grammars import GrammarError
 from tokenizer_svc.grammars.date_formats import PATTERNS
+from tokenizer_svc.grammars.regex_reader import plain_digits
 
 Schema = Any
 """A JSON Schema: an object, true or false."""
@@ -359,7 +360,7 @@ def _whole(pattern: object) -> str:
     end = "" if pattern.endswith("$") and not pattern.endswith(r"\$") else r"(?s:.*)"
     body = pattern.removeprefix("^")
     body = body if end else body.removesuffix("$")
-    return f"{begin}({_slashed(body)}){end}"
+    return f"{begin}({_slashed(plain_digits(body))}){end}"
 
 
 def _slashed(pattern: str) -> str:

@@ -9,6 +9,7 @@ from ops.runtime.grammars import GrammarError
 from tokenizer_svc.grammars.call_grammar import WHITESPACE, call_grammar
 from tokenizer_svc.grammars.call_rules import CallRules
 from tokenizer_svc.grammars.lark_or_gbnf import lark_of
+from tokenizer_svc.grammars.regex_reader import plain_digits
 from tokenizer_svc.grammars.schema_limits import followed
 
 
@@ -34,7 +35,7 @@ def _text(kind: str, text: str, lenient: bool) -> str:
             schema = json.dumps(followed(json.loads(text), lenient))
             return LLMatcher.grammar_from_json_schema(schema, options)
         case "regex":
-            return LLMatcher.grammar_from_regex(text)
+            return LLMatcher.grammar_from_regex(plain_digits(text))
         case "choice":
             choices = json.loads(text)
             if not choices:

@@ -4,16 +4,22 @@ import re
 
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
+from tokenizer_svc.grammars.regex_reader import plain_digits
+
 _LARK = re.compile(r"^\s*(%llguidance\b|!?\??start(\.-?\d+)?[ \t]*:(?!:=))", re.MULTILINE)
+_REGEX = re.compile(r'(?:#|//)[^\n]*|"(?:\\.|[^"\\])*"|(?P<regex>/(?:\\.|[^/\\])+/)', re.DOTALL)
+"""Comments, strings and regular expressions of Lark's notation: whichever begins first."""
 _ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*)\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8}))")
 
 
 def lark_of(text: str) -> str:
-    """The grammar in Lark's notation. It begins with the rule `start`, and in GBNF with `root`.
+    r"""The grammar in Lark's notation. It begins with the rule `start`, and in GBNF with `root`.
 
-    Raises any exception for what is no GBNF.
+    In Lark's regular expressions `\d` becomes 0 to 9. Raises any exception for what is no GBNF.
     """
-    return text if _LARK.search(text) else gbnf_to_lark(_ESCAPE.sub(_spelled, text))
+    if _LARK.search(text):
+        return _REGEX.sub(lambda found: plain_digits(found[0]) if found["regex"] else found[0], text)
+    return gbnf_to_lark(_ESCAPE.sub(_spelled, text))
 
 
 def _spelled(escape: re.Match[str]) -> str:

@@ -20,6 +20,8 @@ _NAME = re.compile(r"\?P?<[A-Za-z_][\w.\[\]]*>")
 _TIMES = re.compile(r"\{(\d+)(,(\d*))?\}")
 _CODE = re.compile(r"x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|[xuU]\{([0-9A-Fa-f]{1,8})\}")
 _PROPERTY = re.compile(r"[pP](?:\{[^}]*\}|[A-Za-z])")
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+_DIGITS = {"d": "[0-9]", "D": "[^0-9]"}
 
 
 def read_regex(text: str, flags: str = "") -> Node:
@@ -27,7 +29,7 @@ def read_regex(text: str, flags: str = "") -> Node:
 
     Anchors may stand at its ends. Raises `GrammarError` for what no terminal can have.
     """
-    reader = _Reader(text, _Flags().with_(flags, ""))
+    reader = _Reader(plain_digits(text), _Flags().with_(flags, ""))
     node = reader.alternatives()
     if reader.place < len(text):
         raise GrammarError(f"the regex {text[:64]!r} has an unopened group")
@@ -46,6 +48,11 @@ def members(regex: str) -> frozenset[str]:
     allowed = int.from_bytes(matcher.compute_bitmask(), "little")
     found = {chr(each) for each in range(0x80) if allowed >> each & 1}
     return frozenset(found | ({"\x80"} if allowed >> 0x80 & (1 << 0x80) - 1 else set()))
+
+
+def plain_digits(regex: str) -> str:
+    r"""The expression with `\d` for 0 to 9, as in JSON Schema. To the library it is a digit of any script."""
+    return _ESCAPED.sub(lambda found: _DIGITS.get(found[1], found[0]), regex)
 
 
 def slashed(regex: str) -> str:
@@ -203,7 +210,7 @@ class _Reader:
             self.place = found.end()
             return self._class(f"\\{found[0]}")
         self.place += 1
-        if rest and rest in "dDwWsS":
+        if rest and rest in "wWsS":
             return Class(f"\\{rest}")
         if rest and rest in "Az":
             return _BEGIN if rest == "A" else _END

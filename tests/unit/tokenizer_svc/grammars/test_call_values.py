@@ -101,7 +101,12 @@ def test_a_further_property_does_not_spell_a_listed_one_otherwise(model: Model, 
 
 def test_a_raw_string_s_pattern(model: Model) -> None:
     values = Values(GrammarRules(), {}, JSON_IN_XML, lenient=False)
-    for pattern, good, bad in (("^a/b$", "a/b", "xa/b"), ("a/b", "xa/by", "ab"), (r"^[^\n/]+", "a\nb", "/")):
+    for pattern, good, bad in (
+        ("^a/b$", "a/b", "xa/b"),
+        ("a/b", "xa/by", "ab"),
+        (r"^[^\n/]+", "a\nb", "/"),
+        (r"^\d[\d.]$", "1.", "٣."),
+    ):
         (found,) = values.text({"pattern": pattern}, "")
         assert model.accepts(f"%llguidance {{}}\nstart: /{found}/", good), pattern
         assert not model.accepts(f"%llguidance {{}}\nstart: /{found}/", bad), pattern

@@ -51,6 +51,35 @@ def test_codes_of_characters_in_gbnf(vocabulary: Vocabulary, grammar: str, good:
     assert not takes(vocabulary, grammar, bad)
 
 
+@pytest.mark.parametrize(
+    ("regex", "good", "bad"),
+    [
+        (r"\d\D", ["7a", "7٣"], ["٣a", "77"]),
+        (r"[\d.]+", ["1.5", "."], ["٣.٥", "d"]),
+        (r"[^\d]", ["a", "٣"], ["7"]),
+        (r"[^\D5]", ["7"], ["5", "a", "٣"]),
+        (r"[a\D-]", ["a", "-", "٣"], ["7"]),
+        (r"\\d", [r"\d"], ["7", r"\7"]),
+        (r"(?i:\d)\/\w", ["7/é"], ["٣/é"]),
+    ],
+)
+def test_a_digit_is_one_from_0_to_9(
+    vocabulary: Vocabulary, regex: str, good: list[str], bad: list[str]
+) -> None:
+    tried = grammar_text("regex", regex), grammar_text("grammar", f"start: A # /\nA: /{regex}/ // /")
+    for grammar in tried:
+        for text in (*good, *bad):
+            matcher = vocabulary.matcher(grammar)
+            tokens = TOKENIZER.encode(text, add_special_tokens=False).ids
+            whole = matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
+            assert whole is (text in good), text
+
+
+def test_only_regular_expressions_of_a_grammar_are_changed() -> None:
+    grammar = 'start: a /x\\d/ "/" b # /\\d/\na: "\\"/\\d/"\nb: %json {"pattern": "/\\d/"} // /\\d/\n'
+    assert lark_of(grammar) == grammar.replace("x\\d", "x[0-9]")
+
+
 @pytest.mark.parametrize("code", [r"\uD83D", r"\U00110000"])
 def test_codes_of_no_character_are_refused(vocabulary: Vocabulary, code: str) -> None:
     with pytest.raises(GrammarError):
