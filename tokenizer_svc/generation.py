@@ -43,8 +43,10 @@ class Generation:
         self._format = None
         if formats is not None and request.HasField("chat"):
             self._format = formats.of(bool(request.chat.tools), prompt)
-            if self._format is not None and request.skip_special_tokens:
-                self._visible = formats.visible
+            if self._format is not None:
+                self._format.call_demanded = request.shape.calls.required
+                if request.skip_special_tokens:
+                    self._visible = formats.visible
         self._stops = automaton(request.stop) if request.stop else None
         self._stop_tokens = stop_tokens(model, request)
         self._predicted = arrays.pack(predicted)

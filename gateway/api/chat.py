@@ -16,7 +16,7 @@ from gateway.api.tools import input_of, named
 from gateway.api.translate import chat_requests
 from gateway.http.openapi import posting
 from gateway.upstream.generation import Generator
-from proto.sampling_pb2 import NOT_FINISHED
+from proto.sampling_pb2 import LENGTH, NOT_FINISHED, FinishReason
 from proto.tokenizer_pb2 import PromptInfo, TextChunk, TextDelta
 
 
@@ -89,7 +89,7 @@ class ChatAnswer(Answer):
     def _take(self, index: int, delta: TextDelta) -> Pieces:
         """Take the new text of choice number `index`."""
         parts = self._parts[index]
-        pieces = parts.take(delta.text, delta.finish_reason != NOT_FINISHED)
+        pieces = parts.take(delta.text, delta.finish_reason)
         if parts.splitter.thinking:
             self._reasoning_tokens += len(delta.token_ids)
         return pieces
@@ -201,9 +201,11 @@ class _Parts:
         self.content: list[str] = []
         self.calls: list[Call] = []
 
-    def take(self, text: str, last: bool) -> Pieces:
-        """What `text` adds. `last`: no more text comes."""
-        pieces = [self.splitter.add(text)] + ([self.splitter.finish()] if last else [])
+    def take(self, text: str, reason: FinishReason) -> Pieces:
+        """What `text` adds. `reason`: why no more text comes, if none does."""
+        pieces = [self.splitter.add(text)]
+        if reason != NOT_FINISHED:
+            pieces.append(self.splitter.finish(cut=reason == LENGTH))
         found = Pieces(
             reasoning="".join(each.reasoning for each in pieces),
             content="".join(each.content for each in pieces),

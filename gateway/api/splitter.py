@@ -1,7 +1,8 @@
 """Splits a model's text into thoughts, content and calls of functions, as it comes.
 
-A call is delivered when it is complete. A text that has begun like one and is none becomes content. That is
-too late once a part of the call has been delivered. What comes out depends on the text, not on its cuts.
+A call is delivered when it is complete. A text that has begun like one and is none becomes content, but not a
+call that was cut off. That is too late once a part of the call has been delivered. What comes out depends on
+the text, not on its cuts.
 """
 
 import re
@@ -53,14 +54,21 @@ class Splitter:
             pass
         return self._taken()
 
-    def finish(self) -> Pieces:
-        """What is left when no more text comes."""
+    def finish(self, cut: bool = False) -> Pieces:
+        """What is left when no more text comes. `cut`: the answer has all the tokens that it may have.
+
+        What has begun like a call is no content if the call was demanded, or if it was cut and has a mark.
+        """
+        demanded = self._form.call_demanded and not self.thinking
         if self._call is not None:
             self._call.append(self._text)
             self._text = ""
             # Of most syntaxes a text says by itself that it is complete, and the mark may be an end token.
             open_ended = self._form.call_syntax == ELEMENTS and self._form.call_text.endswith("$arguments")
-            self._end_call("", complete=not open_ended)
+            lost = demanded or (cut and bool(self._call[0]))
+            self._end_call("", complete=not open_ended, lost=lost)
+        if demanded:
+            self._text = self._space = ""  # the beginning of a mark
         self._say(self._text)
         self._text = ""
         if not (self.thinking or self._after_call or self._skip_space):
@@ -149,14 +157,18 @@ class Splitter:
             elif len(found) == 1 and self._quoted in ("", found):
                 self._quoted = "" if self._quoted else found
 
-    def _end_call(self, mark: str, complete: bool = True) -> None:
+    def _end_call(self, mark: str, complete: bool = True, lost: bool = False) -> None:
+        """`complete`: it may be a call. `lost`: if it is none, it is not content either."""
         assert self._call is not None
         begin, *body = self._call
         self._call = None
         text = "".join(body)
         calls = read_calls(text, self._form, self._functions) if complete else None
         if calls is None:
-            self._say(begin + text + mark)
+            if lost:
+                self._space = ""
+            else:
+                self._say(begin + text + mark)
             return
         self._found += calls
         self._begun = self._after_call = True

@@ -100,6 +100,15 @@ def test_a_call_that_is_demanded_comes_and_is_valid(client, choice, names, reaso
     assert deltas[-1].finish_reason == reason
 
 
+@pytest.mark.parametrize("choice", ["required", NAMED], ids=["required", "named"])
+def test_what_is_left_of_a_demanded_call_is_no_text(client, choice) -> None:
+    for length in (1, 3, 6):
+        (whole,) = ask(client, tool_choice=choice, max_tokens=length).choices
+        assert (whole.finish_reason, whole.message.content, whole.message.tool_calls) == ("length", "", None)
+        for chunk in ask(client, tool_choice=choice, max_tokens=length, stream=True):
+            assert not chunk.choices[0].delta.content
+
+
 def test_the_input_of_a_custom_tool_follows_its_grammar(client) -> None:
     """At temperature 1 of a model that has never seen such a tool; a grammar that is none is a 400."""
     tools = [*TOOLS, {"type": "custom", "custom": NOTE}]

@@ -164,11 +164,12 @@ async def test_one_call_at_most(gateway):
     assert [block["type"] for block in message["content"]] == ["thinking", "text", "tool_use"]
 
 
-async def test_a_call_that_is_cut_is_text(gateway):
-    gateway.tokenizer.generate = says("<call>{", reason=LENGTH)
-    message = await both(gateway, tools=TOOLS, max_tokens=3)
-    assert message["content"] == [{"type": "text", "text": "<call>{"}]
-    assert message["stop_reason"] == "max_tokens"
+async def test_a_call_that_is_cut_is_no_text(gateway):
+    for text in ("", "I look."):
+        gateway.tokenizer.generate = says(f"{text}<call>{{", reason=LENGTH)
+        message = await both(gateway, tools=TOOLS, max_tokens=3)
+        assert message["content"] == [{"type": "text", "text": text}] * bool(text)
+        assert message["stop_reason"] == "max_tokens"
 
 
 async def test_an_empty_answer_has_no_blocks(gateway):

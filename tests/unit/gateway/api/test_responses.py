@@ -164,11 +164,12 @@ async def test_one_call_at_most(gateway):
     assert [item["type"] for item in response["output"]] == ["reasoning", "message", "function_call"]
 
 
-async def test_a_call_that_is_cut_is_text(gateway):
-    gateway.tokenizer.generate = says("<call>{", reason=LENGTH)
-    response = await both(gateway, tools=TOOLS)
-    assert response["output"][0]["content"][0]["text"] == "<call>{"
-    assert response["status"] == "incomplete"
+async def test_a_call_that_is_cut_is_no_text(gateway):
+    for text in ("", "I look."):
+        gateway.tokenizer.generate = says(f"{text}<call>{{", reason=LENGTH)
+        response = await both(gateway, tools=TOOLS)
+        assert [item["content"][0]["text"] for item in response["output"]] == [text] * bool(text)
+        assert response["status"] == "incomplete"
 
 
 async def test_an_empty_answer_has_no_items(gateway):

@@ -194,9 +194,9 @@ def form_of(calls: str = "none", thoughts: str = "none", **more) -> AnswerFormat
     return form
 
 
-def split(form: AnswerFormat, *texts: str) -> Pieces:
+def split(form: AnswerFormat, *texts: str, cut: bool = False) -> Pieces:
     splitter = Splitter(form, FUNCTIONS)
-    pieces = [*map(splitter.add, texts), splitter.finish()]
+    pieces = [*map(splitter.add, texts), splitter.finish(cut)]
     calls = tuple(call for each in pieces for call in each.calls)
     return Pieces("".join(each.reasoning for each in pieces), "".join(each.content for each in pieces), calls)
 
@@ -313,6 +313,41 @@ def test_a_call_that_is_cut_off(example):
     for place in range(len(text)):
         found = split(form_of(name, thoughts_of(name)), text[:place])
         assert [call for call in of(found.calls) if call not in expected] == []
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+@pytest.mark.parametrize("cut", [False, True])
+def test_what_is_left_of_a_demanded_call_is_no_text(example, cut):
+    name, text, expected = EXAMPLES[example]
+    form = form_of(name, thoughts_of(name), call_demanded=True)
+    for place in range(len(text)):
+        found = split(form, text[:place], cut=cut)
+        assert (found.content, found.reasoning) == ("", ""), text[:place]
+        assert of(found.calls) == expected[: len(found.calls)]
+    assert of(split(form, text, cut=cut).calls) == expected
+
+
+def test_a_thought_before_a_demanded_call_stays():
+    form = form_of("hermes", "think", call_demanded=True)
+    for thought in ("Hm.", "Hm.\n</thi", "Hm. <tool_call>"):
+        assert split(form, f"<think>{thought}", cut=True) == Pieces(thought)
+    assert split(form, "<think>Hm.</think>\n<tool_", cut=True) == Pieces("Hm.")
+
+
+@pytest.mark.parametrize("example", [name for name in EXAMPLES if name not in ALONE])
+def test_what_is_left_of_a_call_is_no_text_if_the_answer_was_cut(example):
+    name, text, _ = EXAMPLES[example]
+    form = form_of(name, thoughts_of(name))
+    (begin,) = [mark for mark in (*form.call_begin, *form.call_first) if mark in text][:1]
+    started = text[: text.index("weather")]
+    said = "<|channel|>final<|message|>Hm." if name == "harmony" else "Hm."
+    assert split(form, said + started, cut=True).content == "Hm."
+    assert begin in split(form, said + started).content, "the model itself has ended it"
+
+
+def test_a_text_that_begins_as_calls_without_a_mark_stays_when_it_is_cut():
+    for name, text in (("json", '{"answer": 7, "wh'), ("pythonic", "[1, 2"), ("hermes", "a <tool_")):
+        assert split(form_of(name), text, cut=True) == Pieces(content=text)
 
 
 def test_marks_that_mean_nothing_are_text():

@@ -12,7 +12,7 @@ from gateway.api.messages_schema import MessagesBody
 from gateway.api.responses_schema import ResponsesBody
 from gateway.api.tools import MAX_ID
 from gateway.errors import BadRequest
-from proto.sampling_pb2 import NOT_FINISHED, STOP
+from proto.sampling_pb2 import LENGTH, NOT_FINISHED, STOP
 from proto.tokenizer_pb2 import (
     JSON_CALLS,
     AnswerFormat,
@@ -267,13 +267,16 @@ ONE = f'<tool_call>{{"name": "weather", "arguments": {ARGUMENTS}}}</tool_call>'
 ANSWER = f"<think>Hm.</think>Let me see.\n{ONE}\n{ONE}"
 
 
-def saying(text, size):
+def saying(text, size, ended=STOP):
     async def generate(request, context):
-        yield TextChunk(prompt=PromptInfo(tokens=1, format=FORM))
+        form = AnswerFormat()
+        form.CopyFrom(FORM)
+        form.call_demanded = request.shape.calls.required
+        yield TextChunk(prompt=PromptInfo(tokens=1, format=form))
         place = request.resumed[0].text_length if request.resumed else 0
         while place < len(text):
             end = min(len(text), place + size)
-            reason = STOP if end == len(text) else NOT_FINISHED
+            reason = ended if end == len(text) else NOT_FINISHED
             yield TextChunk(deltas=[TextDelta(text=text[place:end], token_ids=[end], finish_reason=reason)])
             place = end
             if place == 60 and not request.resumed:
@@ -308,6 +311,26 @@ async def test_the_client_s_calls_and_thoughts(gateway, size, parallel):
     assert [call.index for call in streamed] == list(range(len(calls)))
     assert [call.function.arguments for call in streamed] == [call.function.arguments for call in calls]
     assert len(gateway.tokenizer.requests) == (2 if size == 1000 else 4)
+
+
+@pytest.mark.parametrize(
+    "choice", ["auto", "required", {"type": "function", "function": {"name": "weather"}}]
+)
+async def test_a_call_that_was_cut_off_is_no_text(gateway, choice):
+    """Whole and streamed."""
+    gateway.tokenizer.generate = saying(
+        ANSWER.split("</think>")[1][:-20].replace("Let me see.", ""), 4, LENGTH
+    )
+    ask = {"model": "m", "messages": MESSAGES, "tools": [WEATHER], "tool_choice": choice}
+    whole = (await gateway.openai().chat.completions.create(**ask)).choices[0]
+    assert whole.finish_reason == "length"
+    assert [call.function.arguments for call in whole.message.tool_calls] == [ARGUMENTS]
+    assert not whole.message.content
+    async for chunk in await gateway.openai().chat.completions.create(**ask, stream=True):
+        assert not chunk.choices[0].delta.content
+    gateway.tokenizer.generate = saying(ONE[:-20], 4, LENGTH)
+    (only,) = (await gateway.openai().chat.completions.create(**ask)).choices
+    assert (only.finish_reason, only.message.content, only.message.tool_calls) == ("length", "", None)
 
 
 async def test_a_thought_may_be_left_out(gateway):
