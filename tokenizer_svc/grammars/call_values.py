@@ -53,7 +53,10 @@ _OTHERS = frozenset(("type", "enum", "const", "anyOf", "oneOf", "$ref"))
 INTEGER = r"/-?(0|[1-9][0-9]{0,17})/"
 NUMBER = r"/-?(0|[1-9][0-9]{0,15})(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,2})?/"
 _ESCAPE = r"\\([\"\\\/bfnrt]|u([0-9abcefABCEF][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}))"
-_FORMATS = PATTERNS | {"uuid": r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"}
+_FORMATS = PATTERNS | {
+    "uuid": r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
+    "email": r"[A-Za-z0-9_+-]+(\.[A-Za-z0-9_+-]+)*@([A-Za-z0-9][A-Za-z0-9-]*\.)+[A-Za-z]{2,63}",
+}
 
 
 @dataclass

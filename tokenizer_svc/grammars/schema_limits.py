@@ -3,7 +3,7 @@
 It reads numbers as floats of 64 bits, in which whole numbers beyond 2**53 become others. It takes no bound of
 2**63 or more, no character in a `$ref` that a URI does not have, and no pattern with lookarounds. So a schema
 is spelled in another way that allows no other value. What cannot be spelled is refused, or passed over where
-the schema need not be followed.
+the schema need not be followed. Keywords that ask for nothing, as those whose value is null, are left out.
 """
 
 import functools
@@ -23,8 +23,17 @@ _BEYOND = 2**63
 _MOST = 2**63 - 1024
 """The largest float below `_BEYOND`."""
 _URI = "%#/:?&=+,;@!$'()*~.-_"
-_SAME = {r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$": r"^[+-]?(\d+\.?\d*|\.\d+)$"}
-"""Patterns without lookarounds that match the same texts. That of a `Decimal`, as pydantic writes it."""
+_SAME = {
+    r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$": r"^[+-]?(\d+\.?\d*|\.\d+)$",
+    r"^(?!\.)(?!.*\.\.)([A-Za-z0-9_'+\-\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{2,}$": (
+        r"^([A-Za-z0-9_'+-]+\.)*[A-Za-z0-9_'+-]*[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9-]*\.)+[A-Za-z]{2,}$"
+    ),
+}
+"""Patterns without lookarounds that match the same texts: of pydantic's `Decimal`, and of Zod's `email`."""
+_TYPES = frozenset(("string", "integer", "number", "boolean", "null", "array", "object"))
+_COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
+_NOTHING = {"propertyNames": ({"type": "string"}, {}, True), "uniqueItems": (False,)}
+"""Values with which keywords that are not supported ask for nothing."""
 
 
 def followed(schema: Any, lenient: bool) -> Any:
@@ -47,23 +56,53 @@ def followed(schema: Any, lenient: bool) -> Any:
 
 
 def bounded(schema: Any, lenient: bool) -> Any:
-    """The JSON Schema with such bounds of numbers and such patterns as the library takes.
+    """The JSON Schema with such keywords, bounds of numbers and patterns as the library takes.
 
     Raises `GrammarError` and `RecursionError`. `lenient`: as in `followed`.
     """
 
-    def changed(each: dict[str, Any]) -> dict[str, Any]:
+    def changed(given: dict[str, Any]) -> dict[str, Any]:
+        each = {name: value for name, value in given.items() if _asks(name, value)}
         _bound(each, lenient)
-        if isinstance(each.get("pattern"), str):
-            each["pattern"] = _SAME.get(each["pattern"], each["pattern"])
-            if lenient and not _compiles(each["pattern"]):
+        for name in _COUNTS:
+            if isinstance(count := each.get(name), float) and count.is_integer():
+                each[name] = int(count)
+        pattern, kind = each.get("pattern"), each.get("format")
+        if isinstance(pattern, str):
+            each["pattern"] = _SAME.get(pattern, pattern)
+            # A format says itself what such a pattern looks around for.
+            spare = lenient or (isinstance(kind, str) and _compiles("format", kind))
+            if spare and not _compiles("pattern", each["pattern"]):
                 del each["pattern"]
-        by_name = each.get("patternProperties")
-        if lenient and isinstance(by_name, dict):
-            each["patternProperties"] = {name: by_name[name] for name in by_name if _compiles(name)}
-        return each
+        return _loosened(each) if lenient else each
 
     return mapped(schema, changed)
+
+
+def with_required(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of an object, which lists as properties all that it requires."""
+    listed, required = schema.get("properties", {}), schema.get("required")
+    if not isinstance(listed, dict) or not isinstance(required, list):
+        return schema
+    further: dict[str, Any] = {name: {} for name in required if isinstance(name, str) and name not in listed}
+    return {**schema, "properties": listed | further}
+
+
+def _asks(keyword: str, value: Any) -> bool:
+    if value is None:
+        return keyword in ("const", "default")
+    return value not in _NOTHING.get(keyword, ())
+
+
+def _loosened(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema without what is no JSON Schema, or contradicts itself."""
+    by_name, kinds = schema.get("patternProperties"), schema.get("type", [])
+    if isinstance(by_name, dict):
+        schema["patternProperties"] = {name: by_name[name] for name in by_name if _compiles("pattern", name)}
+    named = kinds if isinstance(kinds, list) else [kinds]
+    if not all(isinstance(kind, str) and kind in _TYPES for kind in named):
+        del schema["type"]
+    return with_required(schema) if schema.get("additionalProperties") is False else schema
 
 
 def _bound(schema: dict[str, Any], lenient: bool) -> None:
@@ -103,6 +142,7 @@ def _is_exact(value: Any) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def _compiles(pattern: str) -> bool:
-    schema = {"type": "string", "pattern": pattern}
+def _compiles(keyword: str, value: str) -> bool:
+    """Whether the library takes a `pattern` or a `format`."""
+    schema = {"type": "string", keyword: value}
     return not LLMatcher.validate_grammar(LLMatcher.grammar_from_json_schema(schema))

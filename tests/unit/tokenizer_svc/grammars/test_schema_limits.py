@@ -177,6 +177,130 @@ def test_a_decimal_of_pydantic_is_followed(vocabulary: Vocabulary) -> None:
         assert allowed(vocabulary, schema, json.dumps(text)) is good, text
 
 
+ZOD_EMAIL = (
+    r"^(?!\.)(?!.*\.\.)([A-Za-z0-9_'+\-\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{2,}$"
+)
+
+
+def test_an_address_of_zod_is_followed(vocabulary: Vocabulary) -> None:
+    schema = {"type": "string", "format": "email", "pattern": ZOD_EMAIL}
+    same = followed(schema, lenient=False)["pattern"]
+    for length in range(5):
+        for name in map("".join, product("a_'.+", repeat=length)):
+            for text in (f"{name}@b.cd", f"a@{name}.cd", f"a@b.{name}"):
+                assert bool(re.search(ZOD_EMAIL, text)) == bool(re.search(same, text)), text
+    for text, good in (("a.b+c@d-e.fg", True), (".a@b.cd", False), ("a..b@c.de", False), ("a@b", False)):
+        assert allowed(vocabulary, schema, json.dumps(text)) is good, text
+
+
+@pytest.mark.parametrize("calls", ["hermes", "glm"])
+def test_an_address_of_zod_is_an_argument(vocabulary: Vocabulary, calls: str) -> None:
+    address = {"type": "string", "format": "email", "pattern": ZOD_EMAIL}
+    function = Function("f", {"properties": {"a": address}, "required": ["a"]}, strict=True)
+    rules = CallRules([function], calls, ThoughtRules("", {}), required=True)
+    text = {
+        "hermes": '<tool_call>\n{{"name": "f", "arguments": {{"a": "{}"}}}}\n</tool_call>',
+        "glm": "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>{}</arg_value>\n</tool_call>",
+    }[calls]
+    grammar = grammar_text("calls", rules.write())
+    assert takes(vocabulary, grammar, text.format("a.b@c.de"))
+    for wrong in ("a..b@c.de", "a@b", "a"):
+        assert not takes(vocabulary, grammar, text.format(wrong))
+
+
+def test_a_pattern_that_looks_around_needs_a_format_beside_it(vocabulary: Vocabulary) -> None:
+    pattern = r"^(?=.{1,253}\.?$)[a-z.]+$"
+    beside = {"type": "string", "format": "hostname", "pattern": pattern}
+    assert allowed(vocabulary, beside, '"a.b"')
+    assert not allowed(vocabulary, beside, '"-a"')
+    assert not allowed(vocabulary, beside | {"pattern": "^a+$"}, '"b"'), "one that can be followed is"
+    for kind in ("regex", "color", 5):
+        with pytest.raises(GrammarError):
+            allowed(vocabulary, beside | {"format": kind}, '"a.b"')
+
+
+NOTHING: list[dict[str, Any]] = [
+    *({"uniqueItems": False, "propertyNames": names} for names in ({"type": "string"}, {}, True)),
+    {"required": None, "enum": None, "properties": None, "pattern": None, "maxLength": None, "default": None},
+    {"items": {"required": None}, "additionalProperties": None, "anyOf": None, "$ref": None},
+]
+
+
+@pytest.mark.parametrize("nothing", NOTHING)
+@pytest.mark.parametrize("lenient", [False, True])
+def test_keywords_that_ask_for_nothing(
+    vocabulary: Vocabulary, nothing: dict[str, Any], lenient: bool
+) -> None:
+    for text in ('{"a": [1, 1]}', "[1, 1]", '"a"', "null"):
+        assert allowed(vocabulary, nothing, text, lenient), text
+    within = {
+        "type": "object",
+        "properties": {"type": nothing, "a": {"$ref": "#/$defs/b"}},
+        "$defs": {"b": nothing},
+    }
+    assert allowed(vocabulary, within, '{"type": "x", "a": 1}', lenient)
+
+
+def test_null_is_a_constant(vocabulary: Vocabulary) -> None:
+    for schema in ({"const": None}, {"enum": [None]}):
+        assert allowed(vocabulary, schema, "null")
+        assert not allowed(vocabulary, schema, "1")
+
+
+def test_a_map_of_zod_is_followed(vocabulary: Vocabulary) -> None:
+    schema = {
+        "type": "object",
+        "propertyNames": {"type": "string"},
+        "additionalProperties": {"type": "number"},
+    }
+    assert allowed(vocabulary, schema, '{"a": 1}')
+    assert not allowed(vocabulary, schema, '{"a": "b"}')
+    with pytest.raises(GrammarError, match="propertyNames"):
+        allowed(vocabulary, schema | {"propertyNames": {"enum": ["a"]}}, '{"a": 1}')
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        ({"type": "string", "minLength": 2.0, "maxLength": 3.0}, '"ab"', '"a"'),
+        ({"type": "array", "minItems": 1.0, "maxItems": 2.0}, "[1]", "[]"),
+        (
+            {"type": "object", "properties": {"a": {}}, "required": ["a"], "minProperties": 2e0},
+            '{"a":1,"b":1}',
+            '{"a":1}',
+        ),
+    ],
+)
+@pytest.mark.parametrize("lenient", [False, True])
+def test_whole_numbers_may_have_a_fraction_of_zero(
+    vocabulary: Vocabulary, schema: Any, good: str, bad: str, lenient: bool
+) -> None:
+    assert allowed(vocabulary, schema, good, lenient)
+    assert not allowed(vocabulary, schema, bad, lenient)
+    with pytest.raises(GrammarError):
+        allowed(vocabulary, {"type": "string", "minLength": 1.5}, '"ab"', lenient)
+
+
+@pytest.mark.parametrize("kind", ["int", "any", "OBJECT", "None", ["string", "date"], 5, [{}]])
+def test_what_is_no_type_is_passed_over(vocabulary: Vocabulary, kind: Any) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": kind, "maxLength": 1}, "type": {"type": "null"}}}
+    assert allowed(vocabulary, schema, '{"a": 5, "type": null}', lenient=True)
+    assert not allowed(vocabulary, schema, '{"a": "bc"}', lenient=True)
+    assert not allowed(vocabulary, schema, '{"type": 5}', lenient=True)
+    with pytest.raises(GrammarError):
+        allowed(vocabulary, schema, '{"a": 5}')
+
+
+def test_a_property_that_is_required_is_listed(vocabulary: Vocabulary) -> None:
+    inner = {"properties": {"a": {"type": "null"}}, "required": ["a", "q"], "additionalProperties": False}
+    schema = {"type": "array", "items": {"type": "object"} | inner}
+    assert allowed(vocabulary, schema, '[{"a": null, "q": 5}]', lenient=True)
+    for text in ('[{"a": null}]', '[{"a": null, "q": 5, "r": 1}]', '[{"a": 5, "q": 5}]'):
+        assert not allowed(vocabulary, schema, text, lenient=True)
+    with pytest.raises(GrammarError, match="Unsatisfiable"):
+        allowed(vocabulary, {"type": "object"} | inner, '{"a": null, "q": 5}')
+
+
 @pytest.mark.parametrize("name", ["größe", "a b", "a<b>", "a[0]", "a`", 'a"|^{', "%", "a~0b", "日本"])
 def test_references_may_have_any_character(vocabulary: Vocabulary, name: str) -> None:
     key, ref = name.replace("~0", "~"), name.replace("%", "%25")
