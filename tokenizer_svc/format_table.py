@@ -85,8 +85,8 @@ CALLS: Mapping[str, CallFormat] = {
         ),
         begin_first=("to=functions.",),  # behind the prompt's <|start|>assistant
         end="<|call|>",
-        header=r"(?P<name>[\w.-]+?)\s*(?:<\|channel\|>(?:commentary|analysis))?"
-        r"\s*(?:<\|constrain\|>)?\s*(?:json|code)?\s*<\|message\|>",
+        header=r"(?P<name>[^<>{\n]*?[^<>{\s])(?:\s*<\|channel\|>(?:commentary|analysis))?"
+        r"(?:\s*<\|constrain\|>)?(?:\s*(?:json|code))?\s*<\|message\|>",
         call="<|channel|>commentary to=functions.$name <|constrain|>json<|message|>$arguments",
         between=None,
     ),
@@ -313,7 +313,7 @@ CALLS: Mapping[str, CallFormat] = {
         signs=(("[TOOL_CALLS]", "[ARGS]"),),
         syntax=NAMED_JSON,
         begin=("[TOOL_CALLS]",),
-        header=r"(?P<name>[\w.-]+)(?:\[CALL_ID\](?P<id>\w+))?\[ARGS\]",
+        header=r"(?P<name>[^\[\]{\n]+)(?:\[CALL_ID\](?P<id>\w+))?\[ARGS\]",
         call="[TOOL_CALLS]$name[ARGS]$arguments",
     ),
     "mistral": CallFormat(

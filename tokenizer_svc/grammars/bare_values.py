@@ -12,7 +12,7 @@ from ops.runtime.grammars import GrammarError
 from tokenizer_svc.grammars.call_values import JSON_IN_XML, Schema, Values, quoted, spelled
 from tokenizer_svc.grammars.thought_grammar import ANY, Texts
 
-_KEY = re.compile(r"""[^<>{}\[\]",:\s](?:[^<>{}\[\]",:\n]*[^<>{}\[\]",:\s])?""")
+KEY = re.compile(r"""[^<>{}\[\]",:\s](?:[^<>{}\[\]",:\n]*[^<>{}\[\]",:\s])?""")
 
 
 class BareValues(Values):
@@ -56,7 +56,7 @@ class BareValues(Values):
         return quoted(spelled(value))
 
     def _key(self, name: str) -> str:
-        if not _KEY.fullmatch(name):
+        if not KEY.fullmatch(name):
             raise GrammarError(f"this model's format of calls cannot spell the argument {name!r}")
         return quoted(name)
 

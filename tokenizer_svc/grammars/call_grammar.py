@@ -15,19 +15,20 @@ from typing import Any
 from ops.runtime.grammars import GrammarError
 from proto.tokenizer_pb2 import BARE_KEYS, PYTHON_CALLS
 from tokenizer_svc.format_table import CALLS, CallFormat
-from tokenizer_svc.grammars.bare_values import BareValues
+from tokenizer_svc.grammars.bare_values import KEY, BareValues
 from tokenizer_svc.grammars.call_rules import CallRules, Function
 from tokenizer_svc.grammars.call_values import JSON_IN_XML, PYTHON, Values, quoted
 from tokenizer_svc.grammars.input_grammar import InputGrammar, read_source
 from tokenizer_svc.grammars.input_spellings import BareSpelling, JsonSpelling
 from tokenizer_svc.grammars.lark_reader import Source
-from tokenizer_svc.grammars.schema_limits import bounded, followed
+from tokenizer_svc.grammars.schema_limits import bounded, followed, with_required
 from tokenizer_svc.grammars.thought_grammar import ANY, FINAL, SPACE, Texts
 
 WHITESPACE = r"( |\n[ ]{0,40})?"
 """Between the parts of JSON: nothing, a space, or a new line that is indented. Without a bound a small model
 may go on with spaces for ever."""
-_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+_NAME = re.compile(r"""(?!\s)[^"\\<>{}\[\]\x00-\x1f\x7f]+(?<!\s)""")
+"""A function's name, in whose place every format but Python's can be read."""
 _KEY = re.compile(r"[^<>\s](?:[^<>\n]*[^<>\s])?")
 _DIGITS = "/[0-9]{1,4}/"
 _IDENTIFIER = "/[a-z0-9]{10}/"
@@ -106,20 +107,42 @@ class _Grammar:
             if not all(_is_python_name(part) for part in name.split(".")):
                 raise GrammarError("this model calls functions as in Python, which cannot have this name")
         elif not _NAME.fullmatch(name):
-            raise GrammarError("a name has letters, digits, '_', '-' and '.' alone")
+            raise GrammarError("a name has no quotes, brackets, backslashes or control characters")
         return name
 
     def _arguments(self, function: Function) -> str:
         schema = {"type": "object", "properties": {}} if function.parameters is None else function.parameters
+        schema = self._names_of(schema) if function.loose else bounded(schema, not function.strict)
         if schema.get("type", "object") != "object":
             raise GrammarError("the type of its parameters must be 'object'")
         schema = {"type": "object"} | schema
-        if self._format.argument or self._format.syntax in (PYTHON_CALLS, BARE_KEYS):
+        if self._in_pairs():
             return self._pairs(schema, not function.strict)
         if "properties" in schema and not schema.keys() & {"$ref", "allOf", "anyOf", "oneOf"}:
             # Who lists the arguments means these. A model would make up more.
-            schema = {"additionalProperties": False} | schema
+            schema = with_required({"additionalProperties": False} | schema)
         return self._json(schema, not function.strict)
+
+    def _names_of(self, schema: Mapping[str, Any]) -> dict[str, Any]:
+        """A schema that has of this one the names of arguments, as far as they can be spelled."""
+        listed, required = schema.get("properties"), schema.get("required")
+        listed = listed if isinstance(listed, dict) else {}
+        named = {
+            name: {"type": "string"} if _is_text(each) else {}
+            for name, each in listed.items()
+            if not self._in_pairs() or self._spells(name)
+        }
+        needed = [name for name in named if isinstance(required, list) and name in required]
+        return {"properties": named, "required": needed} if named else {}
+
+    def _in_pairs(self) -> bool:
+        """Whether arguments are written one by one, and not as one JSON object."""
+        return bool(self._format.argument) or self._format.syntax in (PYTHON_CALLS, BARE_KEYS)
+
+    def _spells(self, argument: str) -> bool:
+        if self._format.syntax == PYTHON_CALLS:
+            return _is_python_name(argument)
+        return bool((KEY if self._format.syntax == BARE_KEYS else _KEY).fullmatch(argument))
 
     def _input(self, function: Function) -> str:
         """The argument that follows a grammar of its own."""
@@ -150,14 +173,13 @@ class _Grammar:
 
     def _pairs(self, schema: Mapping[str, Any], lenient: bool) -> str:
         """Arguments one by one."""
-        schema, syntax = bounded(schema, lenient), self._format.syntax
-        values = self._values(schema, lenient)
+        syntax, values = self._format.syntax, self._values(schema, lenient)
         values.check(schema, frozenset(("type", "properties", "required", "additionalProperties")))
         items = []
         for name, each, needed in values.members(schema):
             if each is False:
                 continue
-            if not (_is_python_name(name) if syntax == PYTHON_CALLS else _KEY.fullmatch(name)):
+            if not self._spells(name):
                 raise GrammarError(f"this model's format of calls cannot spell the argument {name!r}")
             try:
                 item = self._pair(name, each, values)
@@ -181,7 +203,7 @@ class _Grammar:
 
     def _element(self, name: str, schema: Any, values: Values) -> str:
         # A value whose type is a string stands there as it is, and any other one as JSON.
-        as_text = isinstance(schema, dict) and schema.get("type") == "string"
+        as_text = _is_text(schema)
         begin, end = self._around(name, as_text)
         value = self._raw(schema, end, values) if as_text else f"{values.of(schema)} {self._literal(end)}"
         return f"{self._literal(begin)} {value}"
@@ -227,6 +249,10 @@ class _Grammar:
 
     def _literal(self, text: str) -> str:
         return " ".join(self._texts.literals(text))
+
+
+def _is_text(schema: Any) -> bool:
+    return isinstance(schema, dict) and schema.get("type") == "string"
 
 
 def _is_python_name(name: str) -> bool:

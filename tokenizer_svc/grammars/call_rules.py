@@ -1,7 +1,7 @@
 """What a request asks of an answer's calls, ready to become a grammar (see `call_grammar.py`)."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +27,8 @@ class Function:
     """Of `definition`: lark or regex. Empty: there is none."""
     definition: str = ""
     """The grammar of its one argument, which is a text."""
+    loose: bool = False
+    """Of the schema only the names of arguments are followed."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +61,9 @@ class CallRules:
         fields = vars(self) | {"functions": functions, "before": vars(self.before)}
         return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
 
-    def alone(self) -> Iterator[tuple[str, "CallRules"]]:
-        """Each function's name, and the same rules with that function alone and without `text_schema`."""
-        for function in self.functions:
-            yield function.name, replace(self, functions=[function], text_schema="")
+    def alone(self, function: Function) -> "CallRules":
+        """The same rules with this function alone, and without `text_schema`."""
+        return replace(self, functions=[function], text_schema="")
 
 
 def call_rules(request: TextRequest, formats: Formats | None, prompt: list[int]) -> CallRules | None:

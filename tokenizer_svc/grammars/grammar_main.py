@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from ops.runtime.lifeline import tie_to_parent
 from tokenizer_svc.bounds import set_bounds
 from tokenizer_svc.errors import PanicError
 from tokenizer_svc.formats import ThoughtRules
-from tokenizer_svc.grammars.call_rules import CallRules
+from tokenizer_svc.grammars.call_rules import CallRules, Function
 from tokenizer_svc.grammars.grammar_text import grammar_text
 from tokenizer_svc.grammars.thought_grammar import after_thought
 from tokenizer_svc.panic import no_panic
@@ -60,9 +61,9 @@ def compiled(vocabulary: Vocabulary, question: dict[str, Any]) -> None:
     seconds = question.pop("seconds")
     signal.setitimer(signal.ITIMER_PROF, seconds)
     found = (each_tried if question["kind"] == "calls" else tried)(vocabulary, **question)
-    if "functions" in found:
+    if "rules" in found:
         signal.setitimer(signal.ITIMER_PROF, seconds)
-        found = tried(vocabulary, **question)
+        found = tried(vocabulary, **question | {"text": found["rules"]})
     signal.setitimer(signal.ITIMER_PROF, 0)
     answer(found)
 
@@ -70,17 +71,28 @@ def compiled(vocabulary: Vocabulary, question: dict[str, Any]) -> None:
 def each_tried(vocabulary: Vocabulary, kind: str, text: str, lenient: bool) -> dict[str, Any]:
     """As `tried`, of calls: each function alone, to name one that is wrong or takes too long.
 
-    If all are right, their number, and no grammar, unless one function is all that the answer may have.
+    Of a function that need not be followed, and cannot be, the schema is left out. If that does not help, the
+    format of calls has no way to spell it: the function is left out where others can be called. If all others
+    are right, the `rules` with these, and no grammar, unless one function is all that the answer may have.
     """
-    rules, found = CallRules.read(text), {}
-    for name, alone in rules.alone():
-        answer({"at": f"function {name!r}: "})
-        found = tried(vocabulary, kind, alone.write(), lenient)
-        if "error" in found:
-            return found | {"error": f"function {name!r}: {found['error']}"}
+    rules, taken, grammar, refused = CallRules.read(text), list[Function](), {}, {}
+    for function in rules.functions:
+        answer({"at": f"function {function.name!r}: "})
+        bound = function.strict or bool(function.syntax)
+        for each in (function,) if bound else (function, replace(function, loose=True)):
+            found = tried(vocabulary, kind, rules.alone(each).write(), lenient)
+            if "error" not in found:
+                grammar = found
+                taken.append(each)
+                break
+            refused = found | {"error": f"function {function.name!r}: {found['error']}"}
+            if bound or "scarce" in found:
+                return refused
+    if not taken:
+        return refused
     answer({"at": ""})
-    is_whole = len(rules.functions) == 1 and not rules.text_schema
-    return found if is_whole else {"functions": len(rules.functions)}
+    is_whole = len(taken) == 1 and not rules.text_schema
+    return grammar if is_whole else {"rules": replace(rules, functions=taken).write()}
 
 
 def tried(

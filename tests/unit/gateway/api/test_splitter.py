@@ -450,6 +450,7 @@ def test_any_text_at_any_cut(name, parts, seed, thinking):
 
 
 HOSTILE = [
+    "a" + " " * 1000 + "x{",
     "1 " * 50_000,
     "[" * 100_000,
     '{"a":' * 50_000,

@@ -336,7 +336,10 @@ def test_without_a_mark_the_first_character_tells(model: Model, name: str) -> No
 @pytest.mark.parametrize(
     ("name", "function", "said"),
     [
-        ("hermes", Function("f g", None), "a name has letters"),
+        ("hermes", Function('f"g', None), "a name has no quotes"),
+        ("glm", Function("f\n", None), "a name has no quotes"),
+        ("gemma4", Function("f{", None), "a name has no quotes"),
+        ("harmony", Function(" f", None), "a name has no quotes"),
         ("pythonic", Function("f-g", None), "which cannot have this name"),
         ("pythonic", Function("f", {"properties": {"in": {}}}), "cannot spell the argument 'in'"),
         ("pythonic", Function("f", {"properties": {"\ufb01n": {}}}), "cannot spell the argument '\ufb01n'"),
@@ -380,12 +383,114 @@ def test_a_function_that_is_not_strict_may_have_any_schema(model: Model) -> None
     assert not model.takes(rules, '[{"name": "f", "arguments": {"a": 5, "b": 1}}]')
 
 
+SLOPPY = [
+    ({"type": "any"}, 5),
+    ({"type": "array", "minItems": 2, "maxItems": 1}, []),
+    ({"$ref": "#/$defs/none"}, {"x": [None]}),
+    (None, True),
+]
+
+
+@pytest.mark.parametrize(("schema", "value"), SLOPPY)
+@pytest.mark.parametrize("name", ["hermes", "glm", "gemma4", "pythonic"])
+def test_of_a_loose_function_the_names_of_arguments_are_followed(
+    model: Model, name: str, schema: Any, value: Any
+) -> None:
+    parameters = {
+        "type": "object",
+        "properties": {"a": schema, "b": {"type": "string", "maxLength": "x"}, "no\n": {}},
+        "required": ["b", "no\n", 5] if name == "hermes" else ["b", "unlisted"],
+    }
+    rules = CallRules(
+        [Function("f", parameters, loose=True)], name, ThoughtRules("", model.special), required=True
+    )
+    if name == "hermes":
+        rules.functions[0].parameters["required"].pop(1)
+    text = json.dumps(value)
+    call = {
+        "hermes": '<tool_call>\n{{"name": "f", "arguments": {{"a": {}, "b": "x"}}}}\n</tool_call>',
+        "glm": "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>{}</arg_value>\n"
+        "<arg_key>b</arg_key>\n<arg_value>x</arg_value>\n</tool_call>",
+        "gemma4": '<|tool_call>call:f{{a:{},b:<|"|>x<|"|>}}<tool_call|>',
+        "pythonic": '[f(a={}, b="x")]',
+    }[name]
+    if name == "pythonic":
+        text = repr(value)
+    if name == "gemma4":
+        text = text.replace('"', "")
+    answer = call.format(text)
+    assert model.takes(rules, answer)
+    (found,) = split(rules, answer).calls
+    assert json.loads(found.arguments) == {"a": value, "b": "x"}
+    assert not model.takes(rules, answer.replace("b", "c"))
+
+
+def test_a_loose_function_that_lists_no_arguments_takes_any(model: Model) -> None:
+    for parameters in ({"$ref": "#/none"}, {"type": "None"}, {"properties": 7}):
+        function = Function("f", parameters, loose=True)
+        rules = CallRules([function], "json", ThoughtRules("", model.special), required=True)
+        for arguments in ("{}", '{"x": [1]}'):
+            assert model.takes(rules, f'[{{"name": "f", "arguments": {arguments}}}]')
+        assert not model.takes(rules, '[{"name": "f", "arguments": []}]')
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_required_argument_that_is_not_listed_may_be_any(model: Model, strict: bool) -> None:
+    function = Function("f", {"properties": {}, "required": ["q"]}, strict)
+    for name, call in (
+        ("json", '[{{"name": "f", "arguments": {{"q": {}}}}}]'),
+        ("glm", "<tool_call>f\n<arg_key>q</arg_key>\n<arg_value>{}</arg_value>\n</tool_call>"),
+    ):
+        rules = CallRules([function], name, ThoughtRules("", model.special), required=True)
+        assert model.takes(rules, call.format("[5]"))
+        assert not model.takes(rules, call.format("[5]").replace("q", "r"))
+
+
+@pytest.mark.parametrize("properties", [None, {}])
+def test_null_is_an_absent_keyword_of_a_function(model: Model, properties: Any) -> None:
+    parameters = {
+        "type": None,
+        "properties": properties,
+        "required": None,
+        "additionalProperties": None,
+    }
+    rules = CallRules(
+        [Function("f", parameters, strict=True)], "json", ThoughtRules("", model.special), required=True
+    )
+    assert model.takes(rules, '[{"name": "f", "arguments": {}}]')
+    assert model.takes(rules, '[{"name": "f", "arguments": {"a": 1}}]') is (properties is None)
+
+
+NAMES = [
+    "mcp/get",
+    "a:b",
+    "a:7",
+    "get weather",
+    "天气",
+    "functions.x",
+    "x json",
+    "größe's",
+    "a,b;(c)=d",
+    "$name",
+]
+
+
+@pytest.mark.parametrize("called", NAMES)
+@pytest.mark.parametrize("name", [name for name in CALLS if name not in ("lfm2", "pythonic")])
+def test_a_name_may_have_other_characters(model: Model, name: str, called: str) -> None:
+    """Whatever the grammar spells is read as a call of this function."""
+    thoughts = "harmony" if name == "harmony" else ""
+    rules = CallRules(
+        [Function(called, None)], name, ThoughtRules(thoughts, model.special), required=True, single=True
+    )
+    text = next(text for seed in range(SEEDS) if (text := walk(model, rules, seed)) is not None)
+    assert [(call.name, call.arguments) for call in split(rules, text).calls] == [(called, "{}")], text
+
+
 def test_rules_are_read_as_they_were_written() -> None:
     rules = CallRules(
         [F, Function("g", None, True)], "glm", ThoughtRules("think", {"é": 3}, True), True, True
     )
     assert CallRules.read(rules.write()) == rules
-    assert [(name, alone.functions) for name, alone in rules.alone()] == [
-        ("f", [F]),
-        ("g", [rules.functions[1]]),
-    ]
+    alone = rules.alone(replace(F, loose=True))
+    assert CallRules.read(alone.write()).functions == [replace(F, loose=True)]

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any
 
 import psutil
@@ -222,6 +223,68 @@ async def test_a_function_that_cannot_be_followed_is_named(
             with pytest.raises(InvalidRequestError, match=rf"function 'bad': .*{said}") as refused:
                 await grammars.grammar_of(asked, rules(*functions))
             assert refused.value.param == "tools"
+
+
+SLOPPY: list[Any] = [
+    {"properties": {"a": {"type": "any"}}},
+    {"properties": {"a": {"$ref": "#/$defs/none"}}},
+    {"properties": {"a": None}},
+    {"properties": {"a": {"required": True}}},
+    {"properties": {"a": {"type": "integer", "minimum": 5, "maximum": 3}}, "required": ["a"]},
+    {"properties": {"a": {"enum": []}}, "required": ["a"]},
+    {"properties": {"a": {}}, "type": "OBJECT", "required": None},
+    {"type": "array"},
+    {"$ref": "#/none"},
+]
+"""Schemas that plain calls take. Of each argument a value may be 5."""
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("required", [False, True])
+@pytest.mark.parametrize("calls", ["hermes", "glm"])
+async def test_a_function_that_need_not_be_followed_refuses_nothing(
+    grammars: Grammars, calls: str, required: bool
+) -> None:
+    """It is called with any values. Beside it the functions that are strict are followed."""
+    strict = Function("strict", {"properties": {"a": {"type": "integer"}}, "required": ["a"]}, True)
+    vocabulary = Vocabulary(SHIPPED_MODEL, 4096, [END])
+    asked = TextRequest(shape=Shape(calls=CallShape(required=required), param="tools"))
+    hermes = '<tool_call>\n{{"name": "{}", "arguments": {{"a": {}}}}}\n</tool_call>'
+    glm = "<tool_call>{}\n<arg_key>a</arg_key>\n<arg_value>{}</arg_value>\n</tool_call>"
+
+    async def takes(functions: list[Function], name: str, value: str) -> bool:
+        rules = CallRules(functions, calls, ThoughtRules("", {}), required=required)
+        matcher = vocabulary.matcher((await grammars.grammar_of(asked, rules)).text)
+        text = (hermes if calls == "hermes" else glm).format(name, value)
+        tokens = vocabulary._tokenizer.tokenize_str(text)
+        return bool(matcher.consume_tokens(tokens) and matcher.is_accepting())
+
+    for parameters in SLOPPY:
+        sloppy = Function("sloppy", parameters)
+        if calls == "hermes" or "properties" in parameters:
+            for functions in ([sloppy], [strict, sloppy], [sloppy, strict]):
+                assert await takes(functions, "sloppy", "5"), parameters
+        assert await takes([sloppy, strict], "strict", "5")
+        assert not await takes([sloppy, strict], "strict", '"x"')
+
+
+@pytest.mark.timeout(60)
+async def test_a_function_that_cannot_be_spelled_is_left_out_beside_others(grammars: Grammars) -> None:
+    asked = TextRequest(shape=Shape(calls=CallShape(required=True), param="tools"))
+    odd, good = Function("get-weather", None), Function("good", None)
+    found = await grammars.grammar_of(
+        asked, CallRules([odd, good], "pythonic", ThoughtRules("", {}), required=True)
+    )
+    assert "good" in found.text
+    assert "weather" not in found.text
+    for functions in (
+        [odd],
+        [replace(odd, strict=True), good],
+        [odd, Function("b", {"not": {}}, strict=True)],
+    ):
+        rules = CallRules(functions, "pythonic", ThoughtRules("", {}), required=True)
+        with pytest.raises(InvalidRequestError, match=r"function '(get-weather|b)': "):
+            await grammars.grammar_of(asked, rules)
 
 
 @pytest.mark.timeout(60)
