@@ -162,6 +162,24 @@ class Checkpoint:
         numbers = sum(weight.shape[0] * weight.shape[1] for weight, _ in every)
         return numbers, sum(tensor.nbytes for _, tensors in every for tensor in tensors.values())
 
+    def equal(self, first: str, second: str) -> bool:
+        """Whether two matrices have the same numbers. Neither may be a quantized weight."""
+        one, other = self.whatever(first), self.whatever(second)
+        if one.dim() != 2 or one.shape != other.shape:
+            return False
+        step = max(1, PIECE // max(one.shape[-1], 1))
+        for begin in range(0, len(one), step):
+            pieces = one[begin : begin + step], other[begin : begin + step]
+            same = pieces[0].float().equal(pieces[1].float())
+            self.forget(pieces)  # at once: a small model is little more than its embedding
+            if not same:
+                return False
+        return True
+
+    def is_quantized(self, name: str) -> bool:
+        """Whether a tensor is a quantized weight."""
+        return self._stored(name) is not None
+
     @property
     def quantized(self) -> bool:
         """Whether weights may be quantized."""

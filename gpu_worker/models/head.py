@@ -26,6 +26,20 @@ def has_head(config: ModelConfig, weights: Weights) -> bool:
     return config.tie_word_embeddings or weights.has_any(f"{config.family.names.head}.")
 
 
+def has_another_head(config: ModelConfig, weights: Weights) -> bool:
+    """Whether the checkpoint has a head that is not the embedding, although config.json ties the two.
+
+    Of quantized ones that is not asked: rounding alone would make a difference.
+    """
+    if not (config.tie_word_embeddings and config.has_lm_head):
+        return False
+    head, base = f"{config.family.names.head}.weight", base_of(config, weights)
+    names, checkpoint = (head, f"{base.prefix}{config.family.names.embedding}.weight"), weights.checkpoint
+    if any(name not in checkpoint.names() or checkpoint.is_quantized(name) for name in names):
+        return False
+    return not checkpoint.equal(*names)
+
+
 def embedding(config: ModelConfig, base: Weights) -> Callable[[Tensor], Tensor]:
     """The look-up of a model that has no language model's head."""
     names, words = config.family.names, Vocabulary(config.vocab_size, base.ranks)

@@ -23,7 +23,7 @@ from gpu_worker.models.encoder_load import load_encoder
 from gpu_worker.models.families import family_named, family_of
 from gpu_worker.models.formats import read_format
 from gpu_worker.models.formats.format import KEY, Format
-from gpu_worker.models.head import has_head
+from gpu_worker.models.head import has_another_head, has_head
 from gpu_worker.models.kv_scales import ENDS, UNUSED
 from gpu_worker.models.predictor import NO_PREDICTOR, Predictor
 from gpu_worker.models.ranks import ALONE, Ranks
@@ -205,6 +205,9 @@ def _load_native(
         if not (config.num_labels or has_head(config, weights)) and _pools(directory):
             log.info("%s: it has no head, and embeds texts alone", directory)
             config = replace(config, headless=True)
+        if has_another_head(config, weights):
+            log.info("%s: it has a head of its own, although config.json ties it", directory)
+            config = replace(config, tie_word_embeddings=False)
         try:
             model = Decoder(config, weights, kernels, positions, adapters)
             if (where := beside.predictor) is not None:

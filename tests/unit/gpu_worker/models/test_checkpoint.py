@@ -4,6 +4,7 @@ import json
 import math
 import os
 import struct
+from pathlib import Path
 
 import pytest
 import torch
@@ -383,3 +384,27 @@ def test_an_index_that_is_nested_without_end_is_one_line(saved) -> None:
     (directory / "model.safetensors.index.json").write_text("[" * 10**6)
     with pytest.raises(ModelError, match="nested too deeply"):
         load(directory)
+
+
+def test_numbers_are_compared_in_little_memory(tmp_path) -> None:
+    one = torch.randn(8192, 2048).bfloat16()
+    other = one.clone()
+    other[-1, -1] += 1
+    save_file(
+        {"one": one, "same": one.clone(), "other": other, "short": one[:-1].clone()},
+        tmp_path / "model.safetensors",
+    )
+    del one, other
+
+    def memory(name: str) -> int:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith(name))
+
+    with open_checkpoint(tmp_path) as checkpoint:
+        checkpoint.equal("one", "one")
+        before = memory("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")
+        assert checkpoint.equal("one", "same")
+        assert not checkpoint.equal("one", "other")
+        assert not checkpoint.equal("one", "short")
+        assert memory("VmHWM") - before < 16 << 20

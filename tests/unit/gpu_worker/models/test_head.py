@@ -1,0 +1,59 @@
+"""Heads that are the embedding, and heads of their own."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from gpu_worker.kernels.reference.kernels import ReferenceKernels
+from gpu_worker.models.registry import load_model
+from tests.unit.gpu_worker.behaviour.test_checkpoint_formats import logits_of
+from tests.unit.gpu_worker.behaviour.test_families import MODELS, PROMPT, random_model
+
+HEAD = "lm_head.weight"
+
+
+def save(directory: Path, name: str, head: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """A model whose config.json ties the head, with a head that is made from the embedding."""
+    architecture, changes = MODELS[name]
+    random_model(architecture, changes | {"tie_word_embeddings": True}).save_pretrained(directory)
+    tensors = load_file(directory / "model.safetensors")
+    embedding = next(tensor for key, tensor in tensors.items() if ".embed" in key)
+    save_file(tensors | {HEAD: head(embedding)}, directory / "model.safetensors", metadata={"format": "pt"})
+
+
+def expected(directory: Path) -> Any:
+    model = AutoModelForCausalLM.from_pretrained(
+        directory, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+    with torch.inference_mode():
+        return model(torch.tensor([PROMPT])).logits[0]
+
+
+@pytest.mark.parametrize("name", ["Llama", "Gemma 3", "Nemotron H"])
+def test_a_head_of_its_own_is_used_although_it_is_tied(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As transformers uses it: of a model whose head alone was trained on, say."""
+    save(tmp_path, name, lambda embedding: 0.2 * torch.randn_like(embedding))
+    caplog.set_level(logging.INFO, logger="gpu_worker")
+    found = logits_of(tmp_path, ReferenceKernels())
+    torch.testing.assert_close(found, expected(tmp_path), atol=5e-5, rtol=5e-5)
+    assert "it has a head of its own, although config.json ties it" in caplog.text
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_a_copy_of_the_embedding_is_left(
+    tmp_path: Path, kind: torch.dtype, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever its type is."""
+    save(tmp_path, "Llama", lambda embedding: embedding.to(kind, copy=True))
+    caplog.set_level(logging.INFO, logger="gpu_worker")
+    model = load_model(tmp_path, torch.device("cpu"), ReferenceKernels(), torch.float32)
+    assert model.config.tie_word_embeddings  # type: ignore[attr-defined]
+    assert "a head of its own" not in caplog.text
