@@ -33,7 +33,9 @@ _ACTIVATIONS = {
     "swish": "silu",
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_python": "gelu",
 }
 """Names of activations: transformers' to ours."""
 _UNGATED = {"relu": "relu", "relu2": "relu2"}
@@ -285,7 +287,7 @@ def _config_of(architecture: str, family: Family, values: Values) -> ModelConfig
     if head_dim % 2:
         raise values.wrong("head_dim", f"{head_dim} is odd, and rotary embeddings pair dimensions")
     layers = values.positive("num_hidden_layers")
-    windows = read_windows(values, layers) if family.windowed else (0,) * layers
+    windows = read_windows(family, values, layers)
     scale = _attention_scale(values)
     residual = values.number("residual_multiplier", 1.0)
     vocab_size = values.positive("vocab_size")
@@ -372,7 +374,7 @@ def _slopes(family: Family, values: Values, heads: int, scale: float) -> tuple[f
 
 
 def _choice(values: Values, key: str, choices: Mapping[str, T], default: str) -> T:
-    name = values.get(key, default)
+    name = values.values.get(key, default)
     if not isinstance(name, str) or name not in choices:
         raise values.wrong(key, f"{name!r} is not one of {', '.join(choices)}")
     return choices[name]

@@ -280,12 +280,13 @@ _OLD = {"mamba": "linear_attention", "attention": "full_attention"}
 def _kinds(values: Values, layers: int, name: str, others: Sequence[str] = ()) -> list[str]:
     """Kind of each layer by `layer_types`: `name` of recurrent ones, full_attention, or one of `others`.
 
-    Without `layer_types` each `full_attention_interval`-th layer has attention, or those in `full_attn_idxs`.
+    Without `layer_types` the layers in `full_attn_idxs` have attention, or each `full_attention_interval`-th
+    one; none if that is 0.
     """
     types = values.get("layer_types")
     if types is None:
-        every = values.positive("full_attention_interval", 4)
-        attend = values.get("full_attn_idxs", list(range(every - 1, layers, every)))
+        every = values.count("full_attention_interval", 4)
+        attend = values.get("full_attn_idxs", list(range(every - 1, layers, every)) if every else [])
         if not isinstance(attend, list):
             raise values.wrong("full_attn_idxs", f"a list is needed, not {attend!r}")
         types = ["full_attention" if number in attend else name for number in range(layers)]

@@ -89,6 +89,7 @@ class RopeConfig:
 
 
 _GROWTH = "llama_4_scaling_beta"
+_PLAIN = ("default", "mrope")  # as `mrope_section`
 
 _KEYS = frozenset(
     (
@@ -109,12 +110,18 @@ _KEYS = frozenset(
 
 
 def read_rope(
-    values: Values, key: str, head_dim: int, theta: float, max_position: int, scales_queries: bool = False
+    values: Values,
+    key: str,
+    head_dim: int,
+    theta: float,
+    max_position: int,
+    scales_queries: bool = False,
+    in_part: bool = True,
 ) -> RopeConfig:
     """The embedding that object `key` of config.json describes. `theta`: the base if the object has none.
 
-    `scales_queries`: the family's queries may grow with their positions. Raises `ModelError` with the key at
-    fault.
+    `scales_queries`: the family's queries may grow with their positions. `in_part`: see
+    `Family.rotates_in_part`. Raises `ModelError` with the key at fault.
     """
     given = values.object(key)
     known = _KEYS | {_GROWTH, "max_position_embeddings"} if scales_queries else _KEYS
@@ -122,8 +129,7 @@ def read_rope(
         known |= {"attn_factor"}
     if unknown := sorted(given.values.keys() - known):
         raise values.wrong(key, f"{unknown[0]!r} is not understood")
-    share = given.number("partial_rotary_factor", values.number("partial_rotary_factor", 1.0))
-    dims = values.positive("rotary_dim", int(head_dim * share))
+    dims = _rotary_dim(values, key, given, head_dim, in_part)
     if dims % 2 or dims > head_dim:
         raise values.wrong(key, f"{dims} of {head_dim} dimensions cannot be rotated in pairs")
     return RopeConfig(
@@ -133,6 +139,18 @@ def read_rope(
         _scaling(values, key, given, dims, max_position),
         *_growth(given, max_position),
     )
+
+
+def _rotary_dim(values: Values, key: str, given: Values, head_dim: int, in_part: bool) -> int:
+    """Number of dimensions that are rotated: `rotary_dim`, or a share of the head."""
+    own = in_part and given.get("partial_rotary_factor") is not None
+    if values.get("rotary_dim") is not None and not own:
+        return values.positive("rotary_dim")
+    share = given.number("partial_rotary_factor", values.number("partial_rotary_factor", 1.0))
+    dims = int(head_dim * share)
+    if dims != head_dim and not in_part and _kind(given) in _PLAIN:
+        raise values.wrong(key, f"a partial_rotary_factor of {share:g} is not supported in this family")
+    return dims
 
 
 def _growth(given: Values, max_position: int) -> tuple[float, int]:
@@ -148,7 +166,7 @@ def _kind(given: Values) -> Any:
 
 def _scaling(values: Values, key: str, given: Values, dims: int, max_position: int) -> Scaling | None:
     kind = _kind(given)
-    if kind in ("default", "mrope"):  # as `mrope_section`
+    if kind in _PLAIN:
         return None
     if kind == "linear":
         return Linear(given.number("factor"))

@@ -19,37 +19,36 @@ class Wrapped:
     """Values of keys that are missing in `text_config`."""
 
 
-_GEMMA_3: Mapping[str, Any] = {
-    "vocab_size": 262208,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "max_position_embeddings": 131072,
-}
+_GEMMA_3: Mapping[str, Any] = {"vocab_size": 262208, "num_attention_heads": 8}
 _OF_4096: dict[str, Any] = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32}
-_LLAMA: dict[str, Any] = {
-    "vocab_size": 32000,
-    "intermediate_size": 11008,
-    "max_position_embeddings": 2048,
-}
-_MISTRAL: dict[str, Any] = {
-    "vocab_size": 32000,
-    "intermediate_size": 14336,
+_LLAMA: dict[str, Any] = {"vocab_size": 32000, "intermediate_size": 11008}
+_MISTRAL: dict[str, Any] = {"vocab_size": 32000, "intermediate_size": 14336}
+_QWEN: dict[str, Any] = {"vocab_size": 151936, "intermediate_size": 22016}
+_QWEN_2_VL: Mapping[str, Any] = {
     "num_key_value_heads": 8,
-    "max_position_embeddings": 131072,
-    "sliding_window": 4096,
+    "max_window_layers": 80,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 1e6,
 }
-_QWEN: dict[str, Any] = {
-    "vocab_size": 151936,
-    "intermediate_size": 22016,
-    "num_key_value_heads": 32,
-    "max_position_embeddings": 32768,
+_QWEN_3_VL: Mapping[str, Any] = {"max_position_embeddings": 128000, "rope_theta": 5e5}
+_GLM_VL: Mapping[str, Any] = {"max_position_embeddings": 32768, "rms_norm_eps": 1e-5}
+_VOXTRAL: Mapping[str, Any] = {
+    "vocab_size": 131072,
+    "hidden_size": 3072,
+    "intermediate_size": 8192,
+    "num_hidden_layers": 30,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 1e8,
 }
 
 LANGUAGES: Mapping[str, Wrapped] = {
     "llama": Wrapped("LlamaForCausalLM", defaults=_OF_4096 | _LLAMA),
     "mistral": Wrapped("MistralForCausalLM", defaults=_OF_4096 | _MISTRAL),
     "qwen2": Wrapped("Qwen2ForCausalLM", defaults=_OF_4096 | _QWEN),
-    "qwen3": Wrapped("Qwen3ForCausalLM", defaults=_OF_4096 | _QWEN | {"head_dim": 128}),
+    "qwen3": Wrapped("Qwen3ForCausalLM", defaults=_OF_4096 | _QWEN),
     "qwen3_moe": Wrapped("Qwen3MoeForCausalLM"),
     "gpt_oss": Wrapped("GptOssForCausalLM"),
 }
@@ -64,9 +63,13 @@ WRAPPED: Mapping[str, Wrapped] = {
     "Gemma3nForConditionalGeneration": Wrapped("Gemma3nForCausalLM"),
     "Gemma4ForConditionalGeneration": Wrapped("Gemma4ForCausalLM"),
     "Gemma4UnifiedForConditionalGeneration": Wrapped("Gemma4UnifiedForCausalLM"),
-    "Glm4vForConditionalGeneration": Wrapped("Glm4ForCausalLM"),
-    "Glm4vMoeForConditionalGeneration": Wrapped("Glm4MoeForCausalLM"),
-    "Glm46VForConditionalGeneration": Wrapped("Glm4ForCausalLM", {"glm4v_moe_text": "Glm4MoeForCausalLM"}),
+    "Glm4vForConditionalGeneration": Wrapped("Glm4ForCausalLM", defaults=_GLM_VL),
+    "Glm4vMoeForConditionalGeneration": Wrapped(
+        "Glm4MoeForCausalLM", defaults={"max_position_embeddings": 65536, "attention_bias": True}
+    ),
+    "Glm46VForConditionalGeneration": Wrapped(
+        "Glm4ForCausalLM", {"glm4v_moe_text": "Glm4MoeForCausalLM"}, defaults=_GLM_VL
+    ),
     "Idefics2ForConditionalGeneration": Wrapped(),
     "Idefics3ForConditionalGeneration": Wrapped(),
     "InternVLForConditionalGeneration": Wrapped(),
@@ -79,16 +82,17 @@ WRAPPED: Mapping[str, Wrapped] = {
         "MistralForCausalLM", {"ministral3": "Ministral3ForCausalLM", "mistral4": "Mistral4ForCausalLM"}
     ),
     "Qwen2AudioForConditionalGeneration": Wrapped(),
-    "Qwen2VLForConditionalGeneration": Wrapped("Qwen2ForCausalLM"),
-    "Qwen2_5_VLForConditionalGeneration": Wrapped("Qwen2ForCausalLM"),
-    "Qwen3VLForConditionalGeneration": Wrapped("Qwen3ForCausalLM"),
+    "Qwen2VLForConditionalGeneration": Wrapped("Qwen2ForCausalLM", defaults=_QWEN_2_VL),
+    "Qwen2_5_VLForConditionalGeneration": Wrapped("Qwen2ForCausalLM", defaults=_QWEN_2_VL),
+    "Qwen3VLForConditionalGeneration": Wrapped("Qwen3ForCausalLM", defaults=_QWEN_3_VL),
     "Qwen3VLMoeForConditionalGeneration": Wrapped(
-        "Qwen3MoeForCausalLM", defaults={"norm_topk_prob": True, "mlp_only_layers": []}
+        "Qwen3MoeForCausalLM",
+        defaults={**_QWEN_3_VL, "num_key_value_heads": 16, "norm_topk_prob": True, "mlp_only_layers": []},
     ),
     "Qwen3_5ForConditionalGeneration": Wrapped("Qwen3_5ForCausalLM"),
     "Qwen3_5MoeForConditionalGeneration": Wrapped("Qwen3_5MoeForCausalLM"),
     "SmolVLMForConditionalGeneration": Wrapped(),
-    "VoxtralForConditionalGeneration": Wrapped(),
+    "VoxtralForConditionalGeneration": Wrapped(defaults=_VOXTRAL),
 }
 """Language models by the architecture of the whole model."""
 
@@ -124,18 +128,16 @@ def language_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
     wrapped, text = WRAPPED.get(one), config.get("text_config", config)  # early Qwen VL have no such object
     if wrapped is None or not isinstance(text, Mapping):
         return config
-    kind = str(text.get("model_type"))
+    kind, usual = str(text.get("model_type")), wrapped.defaults
     if not wrapped.language:
         wrapped = LANGUAGES.get(kind) or Wrapped(f"{one} with the language model {kind}")
+        usual = {**wrapped.defaults, **usual}
     shared = {key: config[key] for key in _OF_BOTH if key in config}
-    given = {key: value for key, value in text.items() if value is not None}
-    usual = {
-        key: value for key, value in wrapped.defaults.items() if key not in text
-    }  # null says that it is off
+    given = {key: value for key, value in text.items() if value is not None or key not in shared}
     if config.get(_OF_THE_WHOLE) is not None:
         given[_OF_THE_WHOLE] = config[_OF_THE_WHOLE]
     language = wrapped.others.get(kind, wrapped.language)
-    return {**usual, **shared, **given, "architectures": [language]}
+    return {**usual, **shared, **given, "architectures": [language]}  # null says that it is off
 
 
 def language_tensors(names: Iterable[str]) -> dict[str, str]:

@@ -19,7 +19,11 @@ _KEYS = {
 FAMILIES: Mapping[str, Family] = {
     "OlmoHybridForCausalLM": replace(
         OLMO_2,
-        defaults={"linear_allow_neg_eigval": True, "linear_conv_kernel_dim": 4},
+        defaults={
+            "max_position_embeddings": 65536,
+            "linear_allow_neg_eigval": True,
+            "linear_conv_kernel_dim": 4,
+        },
         mlp_bias=False,
         rotary_by_base=True,
         recurrent=DeltaNet(
@@ -42,6 +46,8 @@ FAMILIES: Mapping[str, Family] = {
     "KimiLinearForCausalLM": Family(
         keys=_KEYS,
         defaults={
+            "num_key_value_heads": 32,
+            "max_position_embeddings": 1048576,
             "linear_num_heads": 32,
             "rms_norm_eps": 1e-5,
             "first_k_dense_replace": 1,
@@ -84,6 +90,8 @@ FAMILIES: Mapping[str, Family] = {
             "rotary_dim": "qk_rope_head_dim",
         },
         defaults={
+            "num_key_value_heads": 32,
+            "max_position_embeddings": 262144,
             "full_attention_interval": 6,
             "first_k_dense_replace": 2,
             "kda_safe_gate": True,

@@ -4,14 +4,22 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from gpu_worker.models.families.family import Experts, Family, Latent, Names
-from gpu_worker.models.families.llama import HEAD_NORMS
+from gpu_worker.models.families.llama import HEAD_NORMS, QWEN
 
 _EXPERT_KEYS = {"num_experts": "num_local_experts"}
 _DEEPSEEK = Family(
     keys={"num_experts": "n_routed_experts", "head_dim": "qk_rope_head_dim"},
-    defaults={"rope_interleave": True},
+    defaults={"rope_interleave": True, "q_lora_rank": 1536},
     latent=Latent(),
 )
+_DEEPSEEK_V3 = {
+    **_DEEPSEEK.defaults,
+    "n_group": 8,
+    "n_shared_experts": 1,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 2.5,
+    "topk_group": 4,
+}
 _DEEPSEEK_EXPERTS = Experts(grouped=True, shared="mlp.shared_experts.")
 DEEPSEEK_V3_EXPERTS = replace(
     _DEEPSEEK_EXPERTS,
@@ -30,32 +38,55 @@ _MIXTRAL_EXPERTS = Experts(
 _GLM = Family(
     keys={"num_experts": "n_routed_experts"},
     defaults={
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 131072,
         "partial_rotary_factor": 0.5,
         "rms_norm_eps": 1e-5,
         "first_k_dense_replace": 1,
         "n_shared_experts": 1,
         "norm_topk_prob": True,
+        "num_nextn_predict_layers": 1,
     },
     expects={"use_qk_norm": False},
     out_bias=False,
     mlp_bias=False,
+    rotates_in_part=True,
     experts=DEEPSEEK_V3_EXPERTS,
 )
+_GPT_OSS_ROPE = {
+    "rope_type": "yarn",
+    "factor": 32.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 4096,
+}
 
 FAMILIES: Mapping[str, Family] = {
     "MixtralForCausalLM": Family(
         keys=_EXPERT_KEYS,
-        defaults={"rope_theta": 1e6},
+        defaults={
+            "num_key_value_heads": 8,
+            "max_position_embeddings": 131072,
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 1e6,
+        },
         windowed=True,
         experts=_MIXTRAL_EXPERTS,
     ),
     "MiniMaxM2ForCausalLM": Family(
         names=HEAD_NORMS,
         keys=_EXPERT_KEYS,
-        defaults={"head_dim": 128, "rope_theta": 5e6},
+        defaults={
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "max_position_embeddings": 196608,
+            "rope_theta": 5e6,
+        },
         expects={"shared_intermediate_size": 0},
         qkv_bias=False,
         out_bias=False,
+        rotates_in_part=True,
         norms_all_heads=True,
         experts=replace(
             _MIXTRAL_EXPERTS,
@@ -69,9 +100,13 @@ FAMILIES: Mapping[str, Family] = {
         keys=_EXPERT_KEYS,
         defaults={
             "attention_bias": True,
+            "num_key_value_heads": 8,
             "head_dim": 64,
+            "max_position_embeddings": 131072,
             "rms_norm_eps": 1e-5,
             "rope_theta": 150000.0,
+            "rope_parameters": _GPT_OSS_ROPE,
+            "sliding_window": 128,
             "sliding_window_pattern": 2,
         },
         windowed=True,
@@ -86,7 +121,7 @@ FAMILIES: Mapping[str, Family] = {
     "OlmoeForCausalLM": Family(
         names=HEAD_NORMS,
         keys=_EXPERT_KEYS,
-        defaults={"rms_norm_eps": 1e-5},
+        defaults={"max_position_embeddings": 4096, "rms_norm_eps": 1e-5},
         expects={"clip_qkv": None},
         norms_all_heads=True,
         experts=Experts(intermediate_size="intermediate_size"),
@@ -95,49 +130,72 @@ FAMILIES: Mapping[str, Family] = {
         _DEEPSEEK,
         defaults={
             "rope_interleave": True,
+            "q_lora_rank": 768,
+            "max_position_embeddings": 202752,
             "rms_norm_eps": 1e-5,
             "first_k_dense_replace": 1,
             "n_shared_experts": 1,
             "norm_topk_prob": True,
             "routed_scaling_factor": 1.8,
         },
+        rotates_in_part=True,
         experts=DEEPSEEK_V3_EXPERTS,
     ),
-    "YoutuForCausalLM": replace(_DEEPSEEK, defaults={"rope_interleave": True, "tie_word_embeddings": True}),
+    "YoutuForCausalLM": replace(
+        _DEEPSEEK,
+        defaults={**_DEEPSEEK.defaults, "max_position_embeddings": 131072, "tie_word_embeddings": True},
+    ),
     "Glm4MoeForCausalLM": replace(
         _GLM, otherwise=replace(_GLM, names=HEAD_NORMS, expects={"use_qk_norm": True})
     ),
     "Dots1ForCausalLM": Family(
         names=HEAD_NORMS,
         keys=_GLM.keys,
+        defaults={"num_key_value_heads": 32, "sliding_window": 4096, "max_window_layers": 62},
         mlp_bias=False,
         windowed=True,
         experts=DEEPSEEK_V3_EXPERTS,
     ),
     "Qwen2MoeForCausalLM": Family(
-        defaults={"use_sliding_window": False},
+        defaults={
+            **QWEN,
+            "num_key_value_heads": 16,
+            "max_window_layers": 28,
+            "shared_expert_intermediate_size": 5632,
+        },
         qkv_bias=True,
         out_bias=False,
         mlp_bias=False,
-        windowed=True,
+        windowed="alternately",
         experts=Experts(shared="mlp.shared_expert.", shared_gate="mlp.shared_expert_gate"),
     ),
     "Qwen3MoeForCausalLM": Family(
         names=HEAD_NORMS,
-        defaults={"use_sliding_window": False},
-        windowed=True,
+        defaults={**QWEN, "num_key_value_heads": 4},
+        windowed="everywhere",
         keys=_EXPERT_KEYS,
         experts=Experts(stacked=True),  # as in Qwen3-VL
     ),
-    "DeepseekV2ForCausalLM": replace(_DEEPSEEK, experts=replace(_DEEPSEEK_EXPERTS, normalized=False)),
+    "DeepseekV2ForCausalLM": replace(
+        _DEEPSEEK,
+        defaults={**_DEEPSEEK.defaults, "n_shared_experts": 2, "topk_method": "greedy"},
+        experts=replace(_DEEPSEEK_EXPERTS, normalized=False),
+    ),
     "DeepseekV3ForCausalLM": replace(
         _DEEPSEEK,
+        defaults={
+            **_DEEPSEEK_V3,
+            "max_position_embeddings": 4096,
+            "first_k_dense_replace": 3,
+            "num_nextn_predict_layers": 1,
+        },
         experts=DEEPSEEK_V3_EXPERTS,
     ),
     "GlmMoeDsaForCausalLM": replace(
         _DEEPSEEK,
         defaults={
             "rope_interleave": True,
+            "max_position_embeddings": 202752,
             "rms_norm_eps": 1e-5,
             "first_k_dense_replace": 3,
             "n_shared_experts": 1,
@@ -154,7 +212,8 @@ FAMILIES: Mapping[str, Family] = {
     "DeepseekV32ForCausalLM": replace(
         _DEEPSEEK,
         defaults={
-            **_DEEPSEEK.defaults,
+            **_DEEPSEEK_V3,
+            "max_position_embeddings": 163840,
             "index_topk": 2048,
             "index_n_heads": 64,
             "index_head_dim": 128,

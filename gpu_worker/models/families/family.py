@@ -228,7 +228,7 @@ class Family:
     otherwise: "Family | None" = None
     """The entry to try if `expects` does not match. None: transformers runs such a model."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Values of missing keys, by canonical name, where they differ from Llama's."""
+    """Values of missing keys, by canonical name: transformers', where `models/config.py` has others."""
     means: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Values that mean others in this family, by canonical name of their key."""
     norm: Literal["rms", "rms_float32", "rms_one_plus", "layer", "layer_without_weight"] = "rms"
@@ -254,8 +254,11 @@ class Family:
     """Queries and keys have rotary embeddings. A string: the key of config.json that is "rope" then."""
     rotary_by_base: bool = False
     """If config.json has null for the base (rope_theta), there is no rotary embedding."""
-    rotates_full_attention: bool = True
-    """False: if some layers have windows, layers with full attention have no rotary embedding."""
+    rotates_in_part: bool = False
+    """`partial_rotary_factor` counts for every type of rotary embedding. False: not for the plain one."""
+    rotates_full_attention: bool | str = True
+    """Layers with full attention have rotary embeddings. A string: the key of config.json that is null
+    then."""
     scales_queries: bool = False
     """Queries may grow with their positions (`rope.RopeConfig.query_growth`)."""
     alibi: bool | str = False
@@ -274,8 +277,12 @@ class Family:
     """The checkpoint has the weights of layers as [in, out]."""
     scales_embeddings: bool = False
     """Embeddings are multiplied by sqrt(hidden_size)."""
-    windowed: bool = False
-    """`sliding_window` in config.json is used. Other families may have the key, but do not use it."""
+    windowed: bool | Literal["everywhere", "alternately"] = False
+    """`sliding_window` in config.json is used. Other families may have the key, but do not use it.
+
+    everywhere      all layers have the window, whatever other keys say
+    alternately     where no key names the kinds of layers, every other layer below `max_window_layers` has it
+    """
     gated_attention: bool = False
     """Results of attention are multiplied by the sigmoids of gates, which lie behind each head's queries in
     the projection of queries."""
@@ -295,15 +302,21 @@ class Family:
     """Prefixes of the names of further tensors that are not loaded."""
 
     def canonical(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The values of config.json by canonical name, with the family's defaults for missing keys and for
-        those that are null."""
-        renamed = {name: found for name, own in self.keys.items() if (found := _at(values, own)) is not None}
+        """The values of config.json by canonical name, with the family's defaults for missing keys.
+
+        A key that is null is not missing: null says that something is off. Only for `rope_parameters` it
+        means the default, as in transformers.
+        """
         given = {
             key: self.means[key].get(str(value), value) if key in self.means else value
             for key, value in values.items()
-            if value is not None
+            if value is not None or key != "rope_parameters"
         }
-        canonical = {**values, **self.defaults, **given, **renamed}
+        renamed = {
+            name: found for name, own in self.keys.items() if (found := _at(values, own)) is not _MISSING
+        }
+        known = {name: found for name, found in renamed.items() if found is not None}
+        canonical = {**self.defaults, **renamed, **given, **known}
         if self.multi_query is True or canonical.get(str(self.multi_query)) is True:
             canonical["num_key_value_heads"] = 1
         if isinstance(self.recurrent, Mamba) and self.recurrent.alone:
@@ -322,6 +335,7 @@ class Family:
         return [key for key, value in self.expects.items() if (found.get(key) or None) != (value or None)]
 
 
+_MISSING = object()
 _PATTERN = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
 
 
@@ -338,7 +352,7 @@ def _kinds_of_layers(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _at(values: Mapping[str, Any], path: str) -> Any:
-    """The value at `a.b`: of key b in the object of key a. None if there is none."""
+    """The value at `a.b`: of key b in the object of key a. `_MISSING` if there is none."""
     key, _, rest = path.partition(".")
-    found = values.get(key)
-    return _at(found, rest) if rest and isinstance(found, Mapping) else None if rest else found
+    found = values.get(key, _MISSING)
+    return _at(found, rest) if rest and isinstance(found, Mapping) else _MISSING if rest else found

@@ -8,11 +8,23 @@ from gpu_worker.models.families.family import Family, Names
 _GEMMA = Family(
     norm="rms_one_plus",
     means={"hidden_act": {"gelu": "gelu_pytorch_tanh"}},  # in files of the first release
-    defaults={"hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": True, "head_dim": 256},
+    defaults={
+        "hidden_act": "gelu_pytorch_tanh",
+        "tie_word_embeddings": True,
+        "num_key_value_heads": 16,
+        "head_dim": 256,
+        "max_position_embeddings": 8192,
+    },
     expects={"use_bidirectional_attention": False},
     scales_embeddings=True,
 )
 _KEYS = {"hidden_act": "hidden_activation"}
+_DEFAULTS = {
+    **_GEMMA.defaults,
+    "num_key_value_heads": 4,
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 4096,
+}
 PRE_AND_POST_NORMS = Names(
     after_attention="post_attention_layernorm",
     before_mlp="pre_feedforward_layernorm",
@@ -25,7 +37,12 @@ FAMILIES: Mapping[str, Family] = {
         _GEMMA,
         keys=_KEYS,
         names=PRE_AND_POST_NORMS,
-        defaults={**_GEMMA.defaults, "sliding_window_pattern": 2},
+        defaults={
+            **_DEFAULTS,
+            "attn_logit_softcapping": 50.0,
+            "final_logit_softcapping": 30.0,
+            "sliding_window_pattern": 2,
+        },
         windowed=True,
     ),
     "Gemma3ForCausalLM": replace(
@@ -33,7 +50,8 @@ FAMILIES: Mapping[str, Family] = {
         keys=_KEYS,
         names=replace(PRE_AND_POST_NORMS, query_norm="self_attn.q_norm", key_norm="self_attn.k_norm"),
         defaults={
-            **_GEMMA.defaults,
+            **_DEFAULTS,
+            "max_position_embeddings": 131072,
             "sliding_window_pattern": 6,
             "rope_theta": 1e6,
             "rope_local_base_freq": 1e4,

@@ -33,6 +33,7 @@ _GPT2 = Family(
     defaults={
         "hidden_act": "gelu_new",
         "tie_word_embeddings": True,
+        "max_position_embeddings": 1024,
         "norm_eps": 1e-5,
         "scale_attn_weights": True,
     },
@@ -69,6 +70,7 @@ FAMILIES: Mapping[str, Family] = {
         ),
         keys={"intermediate_size": "ffn_dim", "hidden_act": "activation_function"},
         defaults={
+            "intermediate_size": 3072,
             "hidden_act": "relu",
             "norm_eps": 1e-5,
             "tie_word_embeddings": True,
@@ -94,6 +96,9 @@ FAMILIES: Mapping[str, Family] = {
         keys={"norm_eps": "norm_epsilon"},
         defaults={
             "hidden_act": "gelu_pytorch_tanh",
+            "intermediate_size": 12288,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 4096,
             "norm_eps": 1e-5,
             "use_bias": True,
             "tie_word_embeddings": True,
@@ -107,7 +112,13 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "StableLmForCausalLM": Family(
         keys={"norm_eps": "layer_norm_eps"},
-        defaults={"norm_eps": 1e-5, "partial_rotary_factor": 0.25},
+        defaults={
+            "num_key_value_heads": 32,
+            "max_position_embeddings": 4096,
+            "norm_eps": 1e-5,
+            "partial_rotary_factor": 0.25,
+        },
+        rotates_in_part=True,
         expects={"qk_layernorm": False, "use_parallel_residual": False},
         norm="layer",
         qkv_bias="use_qkv_bias",

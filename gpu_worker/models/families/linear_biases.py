@@ -29,7 +29,6 @@ _FALCON = Family(
         "tie_word_embeddings": True,
         "multi_query": True,
         "parallel_attn": True,
-        "num_ln_in_parallel_attn": 2,
     },
     norm="layer",
     qkv_bias="bias",
@@ -118,11 +117,11 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "FalconForCausalLM": replace(
         _PARALLEL_FALCON,
-        names=replace(_MEGATRON, before_attention="ln_attn", before_mlp="ln_mlp"),
-        expects={"new_decoder_architecture": True, "num_ln_in_parallel_attn": 2},
+        expects={"new_decoder_architecture": True, "num_ln_in_parallel_attn": 1},
         multi_query=False,
         otherwise=replace(
             _PARALLEL_FALCON,
+            names=replace(_MEGATRON, before_attention="ln_attn", before_mlp="ln_mlp"),
             expects={"new_decoder_architecture": True},
             multi_query=False,
             otherwise=replace(_PARALLEL_FALCON, expects={"parallel_attn": True}, otherwise=_FALCON),

@@ -12,7 +12,10 @@ _SHARED_EXPERT = Experts(
 _QWEN = Family(
     names=HEAD_NORMS,
     defaults={
+        "num_key_value_heads": 2,
         "head_dim": 256,
+        "max_position_embeddings": 32768,
+        "shared_expert_intermediate_size": 512,
         "partial_rotary_factor": 0.25,
         "linear_conv_kernel_dim": 4,
         "linear_key_head_dim": 128,
@@ -22,6 +25,7 @@ _QWEN = Family(
     },
     norm="rms_one_plus",
     mlp_bias=False,
+    rotates_in_part=True,
     gated_attention=True,
     recurrent=DeltaNet(),
     predictor=Predictor(
@@ -46,7 +50,14 @@ _LFM = Family(
         final_norm="embedding_norm",
     ),
     keys={"tie_word_embeddings": "tie_embedding"},
-    defaults={"norm_eps": 1e-5, "rope_theta": 1e6, "tie_word_embeddings": True},
+    defaults={
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 128000,
+        "full_attention_interval": 1,
+        "norm_eps": 1e-5,
+        "rope_theta": 1e6,
+        "tie_word_embeddings": True,
+    },
     qkv_bias=False,
     out_bias=False,
     mlp_bias=False,
@@ -79,7 +90,7 @@ FAMILIES: Mapping[str, Family] = {
         defaults={**_QWEN.defaults, "norm_topk_prob": True},
         experts=replace(_SHARED_EXPERT, normalized="norm_topk_prob"),
     ),
-    "Qwen3_5ForCausalLM": _QWEN,
+    "Qwen3_5ForCausalLM": replace(_QWEN, defaults={**_QWEN.defaults, "num_key_value_heads": 4}),
     "Qwen3_5MoeForCausalLM": replace(
         _QWEN, defaults={**_QWEN.defaults, "intermediate_size": 512}, experts=_SHARED_EXPERT
     ),

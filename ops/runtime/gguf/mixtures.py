@@ -53,6 +53,7 @@ def olmoe(keys: Keys) -> dict[str, Any]:
 def glm4moe(keys: Keys) -> dict[str, Any]:
     return {
         **experts(keys, False, SIGMOID, grouped=True),
+        "num_nextn_predict_layers": keys.number("nextn_predict_layers", 0),
         "attention_bias": keys.has("blk.0.attn_q.bias"),
         "use_qk_norm": keys.has("blk.0.attn_q_norm.weight"),
     }
@@ -83,6 +84,7 @@ def deepseek2(keys: Keys) -> dict[str, Any]:
         **found,
         **latent_attention(keys),
         "architectures": ["DeepseekV3ForCausalLM" if third else "DeepseekV2ForCausalLM"],
+        "num_nextn_predict_layers": keys.number("nextn_predict_layers", 0),
         "topk_method": None if third else "group_limited_greedy" if found["n_group"] > 1 else "greedy",
     }
 

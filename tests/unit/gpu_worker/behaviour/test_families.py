@@ -406,6 +406,22 @@ ALIKE: dict[str, tuple[str, dict[str, Any]]] = {
         KIMI | {"q_lora_rank": 20, "norm_topk_prob": False, "attention_bias": True},
     ),
     "Devstral 2": ("Ministral3ForCausalLM", {"head_dim": 16, "rope_parameters": STRETCHED | FLAT}),
+    "Qwen3 MoE, windows": (
+        "Qwen3MoeForCausalLM",
+        EXPERTS | {"head_dim": 16, "use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1},
+    ),
+    "Qwen2 MoE, windows": (
+        "Qwen2MoeForCausalLM",
+        EXPERTS | {"shared_expert_intermediate_size": 40, "use_sliding_window": True, "sliding_window": 9},
+    ),
+    "Cohere 2, full attention": (
+        "Cohere2ForCausalLM",
+        {"sliding_window": 9, "layer_types": ["full_attention"] * 3, "seed": 1},
+    ),
+    "EXAONE 4, full attention": (
+        "Exaone4ForCausalLM",
+        {"sliding_window": 9, "layer_types": ["full_attention"] * 3, "seed": 2},
+    ),
 }
 """Models that use no feature of a back end that `MODELS` does not use: they are tested over one C++ back
 end."""

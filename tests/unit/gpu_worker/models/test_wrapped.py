@@ -12,10 +12,14 @@ from safetensors.torch import load_file, save_file
 from gpu_worker.errors import ModelError
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.models.config import read_config
-from gpu_worker.models.wrapped import LANGUAGES, language_part, language_tensors
+from gpu_worker.models.families import FAMILIES
+from gpu_worker.models.wrapped import LANGUAGES, WRAPPED, language_part, language_tensors
 from tests.unit.gpu_worker.behaviour.test_checkpoint_formats import logits_of
 from tests.unit.gpu_worker.behaviour.test_families import PROMPT, USUAL
+from tests.unit.gpu_worker.models.test_config import compare, completed, read
 
+KIMI = "KimiK25ForConditionalGeneration"
+"""transformers has another name for it."""
 QWEN: dict[str, Any] = {"patch_size": 2, "spatial_merge_size": 1, "temporal_patch_size": 1, "num_heads": 2}
 SECTIONS = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}
 VISION: dict[str, dict[str, Any]] = {
@@ -224,6 +228,29 @@ def test_what_is_left_out_of_the_text(tmp_path: Path, kind: str) -> None:
     )
     assert ours.max_position == theirs.max_position_embeddings
     assert ours.windows == (getattr(theirs, "sliding_window", None) or 0,) * ours.num_layers
+
+
+@pytest.mark.parametrize(
+    "architecture", [name for name, one in WRAPPED.items() if one.language in FAMILIES and name != KIMI]
+)
+def test_a_missing_key_of_the_text_has_the_value_of_transformers(tmp_path: Path, architecture: str) -> None:
+    kind = getattr(transformers, architecture)
+    whole = completed(kind, {"architectures": [architecture]})
+    text = whole["text_config"] | ({"head_dim": 128} if architecture.startswith("Glm4vMoe") else {})
+    less = (
+        (missing, whole | {"text_config": {key: value for key, value in text.items() if key != missing}})
+        for missing in text.keys() - {"model_type"}
+    )
+    compared = compare(tmp_path, kind, less)
+    assert not {key: found for key, found in compared.items() if found}
+    assert len(compared) > len(text) / 3
+
+
+def test_the_text_of_voxtral(tmp_path: Path) -> None:
+    """It has other values than Llama where it has none."""
+    whole = {"architectures": ["VoxtralForConditionalGeneration"], "text_config": {"model_type": "llama"}}
+    kind = transformers.VoxtralForConditionalGeneration
+    assert read(tmp_path, whole) == read(tmp_path, completed(kind, whole))
 
 
 def test_what_the_text_says_is_off_stays_off(tmp_path: Path) -> None:

@@ -42,6 +42,16 @@ def a_file(tmp_path: Path, architecture: str = "llama", tensors: Any = None, **m
     return read_gguf(write_gguf(path, {"general.architecture": architecture, **values}, every))
 
 
+@pytest.mark.parametrize("architecture", ["deepseek2", "glm4moe"])
+@pytest.mark.parametrize("layers", [0, 1])
+def test_layers_for_multi_token_prediction(tmp_path: Path, architecture: str, layers: int) -> None:
+    """None where the file has none: a config.json that says nothing means one in these families."""
+    more = MIXTURE | {"nextn_predict_layers": layers, "expert_gating_func": 2}
+    more |= LATENT if architecture == "deepseek2" else {}
+    config = config_of(a_file(tmp_path, architecture, **more), {})
+    assert (config["num_nextn_predict_layers"], config["num_hidden_layers"]) == (layers, 2 - layers)
+
+
 def test_sizes(tmp_path: Path) -> None:
     config = config_of(a_file(tmp_path), {})
     assert config == {
