@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import PydanticCustomError
+from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from gateway.api.images import IMAGE_PART, from_part
 from gateway.errors import BadRequest
@@ -56,6 +56,20 @@ def declared(name: str, *, default: object = _DECLARED, **more: Any) -> Any:
     values = parameter.client
     bounds: dict[str, Any] = {"gt" if values.above else "ge": values.low, "le": values.high}
     return Field(parameter.default if default is _DECLARED else default, **bounds | more)
+
+
+def _counted(value: object, most: int) -> object:
+    if isinstance(value, list | dict) and len(value) > most:
+        kind = "List" if isinstance(value, list) else "Dictionary"
+        sizes = {"field_type": kind, "max_length": most, "actual_length": len(value)}
+        raise PydanticKnownError("too_long", sizes)
+    return value
+
+
+def at_most(most: int) -> BeforeValidator:
+    """Refuses a list or an object that has more parts before any is validated: each wrong one costs an error
+    object. It comes last in a field's type, and so sees the value first."""
+    return BeforeValidator(partial(_counted, most=most))
 
 
 def alternatives(asked: int | None) -> int | None:

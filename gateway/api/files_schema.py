@@ -5,6 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.api.answer_schema import AnswerPart
+from gateway.api.fields import at_most
 from gateway.api.request_schema import BodyPart, RequestBody
 
 _TIME = "Unix time, seconds."
@@ -70,9 +71,10 @@ class BatchBody(RequestBody):
     input_file_id: str = Field(min_length=1, max_length=64)
     endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"]
     completion_window: Literal["24h"]
-    metadata: dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]] | None = (
-        Field(None, max_length=16, description="Given back with the batch.")
-    )
+    metadata: Annotated[
+        dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]] | None,
+        at_most(16),
+    ] = Field(None, max_length=16, description="Given back with the batch.")
     output_expires_after: ExpiresAfter | None = None
 
 

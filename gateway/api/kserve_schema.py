@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from gateway.api.answer_schema import AnswerPart
 from gateway.api.body import validated
 from gateway.api.completions_schema import CompletionBody
-from gateway.api.fields import MAX_PROMPTS
+from gateway.api.fields import MAX_PROMPTS, at_most
 from gateway.api.request_schema import BodyPart, RequestBody
 from gateway.errors import BadRequest
 
@@ -20,8 +20,11 @@ PARAMETERS = frozenset(
 )
 """Fields of the completions API that a request may have among its parameters."""
 
-Parameters = dict[str, str | int | float | bool]
 MAX_DIMENSIONS = 8
+MAX_PARAMETERS = 64
+Parameters = Annotated[
+    dict[str, str | int | float | bool], Field(max_length=MAX_PARAMETERS), at_most(MAX_PARAMETERS)
+]
 
 
 def _flat(value: object) -> object:

@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from gateway.api.body import validated
 from gateway.api.chat_schema import ChatBody
-from gateway.api.fields import MAX_MESSAGES, Arguments, Stops, bounded, declared
+from gateway.api.fields import MAX_MESSAGES, Arguments, Stops, at_most, bounded, declared
 from gateway.api.items import AdditionalTools, InputItem, Item, OtherItem, items_from, messages_of
 from gateway.api.request_schema import RequestBody
 from gateway.api.responses_tools import Offered, Tools
@@ -30,6 +30,7 @@ Json = dict[str, Any]
 Metadata = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]],
     Field(max_length=MAX_METADATA),
+    at_most(MAX_METADATA),
 ]
 
 
@@ -126,6 +127,7 @@ class ResponsesBody(RequestBody):
         list[InputItem],
         Field(max_length=MAX_MESSAGES),
         BeforeValidator(items_from, json_schema_input_type=str | list[InputItem | OtherItem]),
+        at_most(MAX_MESSAGES),
     ] = Field(default_factory=list, description="May be left out where the response goes on from something.")
     instructions: str = Field("", description="Comes before the conversation.")
     previous_response_id: str = Field(

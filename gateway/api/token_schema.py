@@ -61,7 +61,7 @@ class TokenizeBody(RequestBody):
 class DetokenizeBody(RequestBody):
     """POST /detokenize: token ids."""
 
-    tokens: list[TokenId] = Field(min_length=1, max_length=MAX_TOKENS)
+    tokens: list[TokenId] = Field(min_length=1, max_length=MAX_TOKENS, fail_fast=True)
 
     def asked(self) -> CompletionBody:
         """The request for an answer that begins with the text of these tokens."""

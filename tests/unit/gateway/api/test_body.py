@@ -5,6 +5,7 @@ import json
 import threading
 
 import pytest
+from pydantic import ValidationError
 
 from gateway.api import body as bodies
 from gateway.api.body import MAX_FIELDS, parse
@@ -12,7 +13,11 @@ from gateway.api.chat_schema import ChatBody
 from gateway.api.completions_schema import CompletionBody
 from gateway.api.embeddings_schema import EmbeddingBody
 from gateway.api.fields import MAX_ARGUMENT_DEPTH, MAX_ARGUMENTS, MAX_MESSAGES
+from gateway.api.files_schema import BatchBody
 from gateway.api.ignored import Ignored
+from gateway.api.kserve_schema import InferBody
+from gateway.api.responses_schema import ResponsesBody
+from gateway.api.token_schema import DetokenizeBody
 from gateway.api.translate import chat_requests
 from gateway.errors import BadRequest
 from gateway.http.caller import Caller
@@ -113,6 +118,33 @@ def refusal_of(**fields) -> BadRequest:
 def test_too_many_messages():
     assert refusal_of(messages=MESSAGES * (MAX_MESSAGES + 1)).param == "messages"
     parse(json.dumps({"model": "m", "messages": MESSAGES * MAX_MESSAGES}).encode(), ChatBody)
+
+
+RESPONSE = {"model": "m", "input": "A"}
+BATCH = {"input_file_id": "f", "endpoint": "/v1/embeddings", "completion_window": "24h"}
+INFER = {"inputs": [{"name": "A", "shape": [1], "datatype": "BYTES", "data": ["A"]}]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked", "field", "parts", "most"),
+    [
+        (ResponsesBody, RESPONSE, "input", [{"type": "unknown"}] * (MAX_MESSAGES + 1), MAX_MESSAGES),
+        (ResponsesBody, RESPONSE, "metadata", {str(n): n for n in range(17)}, 16),
+        (BatchBody, BATCH, "metadata", {str(n): n for n in range(17)}, 16),
+        (InferBody, INFER, "parameters", {str(n): [] for n in range(65)}, 64),
+    ],
+)
+def test_parts_are_counted_before_they_are_validated(kind, asked, field, parts, most):
+    parse(json.dumps(asked).encode(), kind)
+    with pytest.raises(BadRequest, match=f"at most {most} items, not {len(parts)}") as refused:
+        parse(json.dumps(asked | {field: parts}).encode(), kind)
+    assert refused.value.param == field
+
+
+def test_the_first_wrong_token_ends_the_validation():
+    with pytest.raises(ValidationError) as refused:
+        DetokenizeBody.model_validate({"tokens": [1, -1, "a", -1]})
+    assert [error["loc"] for error in refused.value.errors()] == [("tokens", 1)]
 
 
 def test_too_many_fields():
