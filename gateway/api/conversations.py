@@ -6,6 +6,8 @@ ended, its input and its answer are added to the conversation: see `responses.py
 
 import time
 import uuid
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from functools import partial
 
 from fastapi import APIRouter, Request, Response
@@ -79,7 +81,7 @@ def _add_items(routes: APIRouter, store: ConversationStore) -> None:
         await _found(request, store, conversation_id)
         items = stored_items(asked.items, request.state.request_id)
         ids = [item["id"] for item in items]
-        known = set(await store.ids(tenant, conversation_id))
+        known = await store.known(tenant, conversation_id, ids)
         if twice := [one for place, one in enumerate(ids) if one in known or one in ids[:place]]:
             message = f"'items': the conversation has an item with the id '{twice[0]}'."
             raise BadRequest(message, param="items", code="invalid_value")
@@ -96,9 +98,11 @@ def _add_items(routes: APIRouter, store: ConversationStore) -> None:
         """The items of a conversation."""
         tenant = caller_of(request).tenant
 
-        async def ids() -> list[str]:
+        async def ids(after: str | None, newest_first: bool) -> AsyncGenerator[str, None]:
             await _found(request, store, conversation_id)
-            return await store.ids(tenant, conversation_id)
+            async with aclosing(store.ids(tenant, conversation_id, after, newest_first)) as found:
+                async for one in found:
+                    yield one
 
         return _json(await page_of(request.query_params, ids, partial(store.item, tenant, conversation_id)))
 

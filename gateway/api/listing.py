@@ -1,7 +1,8 @@
 """Lists of OpenAI's API that come page by page."""
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 
 from starlette.datastructures import QueryParams
 
@@ -24,31 +25,26 @@ PARAMETERS: list[Json] = [
 
 async def page_of(
     asked: QueryParams,
-    ids: Callable[[], Awaitable[list[str]]],
+    ids: Callable[[str | None, bool], AsyncGenerator[str, None]],
     get: Callable[[str], Awaitable[Json | None]],
 ) -> Json:
-    """A page of things. `ids`: of all, the oldest first. `get`: one of them; None if it is gone.
+    """A page of things. `get`: one of them; None if it is gone.
 
-    Raises `BadRequest`.
+    `ids`: those behind one or, for None, all; the newest first or the oldest. No more are taken than the page
+    needs. Raises `BadRequest`, and what these raise.
     """
     limit, order = asked.get("limit", "20"), asked.get("order", "desc")
     if not (re.fullmatch("[0-9]{1,5}", limit) and int(limit) >= 1):
         raise BadRequest(f"'limit' must be in [1, {MAX_LISTED}].", param="limit", code="invalid_value")
     if order not in ("asc", "desc"):
         raise BadRequest("'order' must be asc or desc.", param="order", code="invalid_value")
-    rest = await ids()
-    if order == "desc":
-        rest = rest[::-1]
-    if (after := asked.get("after")) is not None:
-        if after not in rest:
-            message = f"'after': there is no '{after[:100]}'."
-            raise BadRequest(message, param="after", code="invalid_value")
-        rest = rest[rest.index(after) + 1 :]
     page: list[Json] = []
-    most = min(int(limit), MAX_LISTED)
-    while rest and len(page) < most:
-        if (one := await get(rest[0])) is not None:
-            page.append(one)
-        rest = rest[1:]
+    most, more = min(int(limit), MAX_LISTED), False
+    async with aclosing(ids(asked.get("after"), order == "desc")) as found:
+        async for one in found:
+            if more := len(page) == most:
+                break
+            if (thing := await get(one)) is not None:
+                page.append(thing)
     ends = [page[0]["id"], page[-1]["id"]] if page else [None, None]
-    return {"object": "list", "data": page, "first_id": ends[0], "last_id": ends[1], "has_more": bool(rest)}
+    return {"object": "list", "data": page, "first_id": ends[0], "last_id": ends[1], "has_more": more}

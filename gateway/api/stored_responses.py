@@ -1,7 +1,7 @@
 """Responses that were stored: going on from them, and the endpoints that show and delete them."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
 from fastapi import APIRouter, Request, Response
@@ -16,6 +16,7 @@ from gateway.api.responses_schema import ResponsesBody
 from gateway.errors import BadRequest, NotFound, Unauthorized
 from gateway.http.caller import caller_of
 from gateway.http.openapi import getting
+from gateway.upstream.listed import not_listed
 from gateway.upstream.response_store import ResponseStore
 
 MAX_LOOKED_UP = 32
@@ -161,9 +162,13 @@ def _add_reading(routes: APIRouter, store: ResponseStore | None, background: Bac
         """The items before a stored response."""
         items: dict[str, Json] = {}
 
-        async def ids() -> list[str]:
+        async def ids(after: str | None, newest_first: bool) -> AsyncGenerator[str, None]:
             items.update((item["id"], item) for item in (await _found(request, store, response_id))["input"])
-            return list(items)
+            found = list(reversed(items) if newest_first else items)
+            if after is not None and after not in items:
+                raise not_listed(after)
+            for one in found[found.index(after) + 1 if after is not None else 0 :]:
+                yield one
 
         async def wanted(item_id: str) -> Json:
             return items[item_id]

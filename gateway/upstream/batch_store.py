@@ -13,11 +13,13 @@ import json
 import logging
 import re
 import time
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from gateway.errors import Overloaded, Unavailable
 from gateway.upstream.file_store import FILES, FileStore, in_pieces, no_room
 from gateway.upstream.jobs import HELD, NO_LEASE, Lease, LeaseLost
+from gateway.upstream.listed import listed
 from proto.rpc import BusAway
 from proto.rpc.redis_bus import Line
 
@@ -75,7 +77,7 @@ if redis.call('GETBIT', base .. 'done:' .. place, ARGV[5]) == 1 then return 'ok'
 local pieces = {}
 for number = 12, #ARGV do pieces[number - 11] = ARGV[number] end
 if redis.call('HEXISTS', base .. 'counts:' .. place, ARGV[6]) == 0 then
-  files_put(KEYS[2], ARGV[1], ARGV[11], ARGV[7], ARGV[8], '1')
+  files_put(KEYS[2], ARGV[1], ARGV[11], ARGV[7], ARGV[8], 'batch_output')
 end
 local written = files_append(KEYS[2], ARGV[1], ARGV[11], ARGV[9], ARGV[10], pieces)
 if written == 'full' then return written end
@@ -119,9 +121,9 @@ class BatchStore:
         batch["request_counts"] |= counts
         return batch | {OUTCOMES[outcome]: file_of(batch_id, outcome) for outcome in counts}
 
-    async def ids(self, tenant: str) -> list[str]:
-        """Ids of a tenant's batches, the oldest first."""
-        return [one.decode() for one in await self._execute("ZRANGE", f"{self._base}of:{tenant}", 0, -1)]
+    def ids(self, tenant: str, after: str | None, newest_first: bool) -> AsyncGenerator[str, None]:
+        """Ids of a tenant's batches: see `listed`."""
+        return listed(self._execute, f"{self._base}of:{tenant}", after, newest_first)
 
     async def delete(self, tenant: str, batch_id: str) -> None:
         """Forget a batch."""

@@ -9,11 +9,12 @@ After the prefix and `responses:` the keys are those of `gateway.upstream.stored
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gateway.errors import TooLarge
+from gateway.upstream.listed import listed
 from gateway.upstream.stored_room import COMMON, DELETE, MAX_RECORD_BYTES, Room, as_json
 
 _ID = re.compile(r"conv_[0-9a-f]{32}")
@@ -65,6 +66,18 @@ if redis.call('EXISTS', key) == 0 then return nil end
 local found, items = {}, key_of('items', name)
 for place, one in ipairs(redis.call('ZRANGE', key_of('order', name), 0, -1)) do
   found[place] = redis.call('HGET', items, one)
+end
+return found
+"""
+)
+
+# ARGV[7] and so on ids. Returns those that items have.
+_KNOWN = (
+    COMMON
+    + """
+local found = {}
+for place = 7, #ARGV do
+  if redis.call('HEXISTS', key_of('items', name), ARGV[place]) == 1 then table.insert(found, ARGV[place]) end
 end
 return found
 """
@@ -150,10 +163,15 @@ class ConversationStore:
         hold(sum(map(len, texts)))
         return [json.loads(text) for text in texts]
 
-    async def ids(self, tenant: str, conversation_id: str) -> list[str]:
-        """The ids of a conversation's items, the first one first."""
-        found = await self._room.run("ZRANGE", self._key("order", tenant, conversation_id), 0, -1)
-        return [one.decode() for one in found]
+    def ids(
+        self, tenant: str, conversation_id: str, after: str | None = None, newest_first: bool = False
+    ) -> AsyncGenerator[str, None]:
+        """The ids of a conversation's items: see `listed`."""
+        return listed(self._room.run, self._key("order", tenant, conversation_id), after, newest_first)
+
+    async def known(self, tenant: str, conversation_id: str, ids: Sequence[str]) -> set[str]:
+        """Those of these ids that items of the conversation have."""
+        return {one.decode() for one in await self._room.script(_KNOWN, tenant, conversation_id, *ids)}
 
     async def item(self, tenant: str, conversation_id: str, item_id: str) -> Json | None:
         """An item; None if there is none."""

@@ -5,6 +5,7 @@ After the prefix and `files:` the keys are:
     one:<tenant>:<id>     hash: `about`, a file object of OpenAI's API as JSON, and its `bytes`
     data:<tenant>:<id>    list of pieces
     of:<tenant>           sorted set of the tenant's complete files, by the time of their creation
+    <purpose>:<tenant>    the same of one purpose
     ends                  sorted set of all files, as `<id>:<tenant>`, by their last second
     used                  hash: bytes of a tenant's files; in the field '' those of all
 """
@@ -14,14 +15,18 @@ import logging
 import re
 import time
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import Any
 
 from gateway.errors import Overloaded, Unavailable
+from gateway.upstream.listed import listed
 from proto.rpc import BusAway
 from proto.rpc.redis_bus import Line
 
 PIECE_BYTES = 2**16
 PIECES_AT_ONCE = 16
+PURPOSES = ("batch", "batch_output")
+"""What files are for: what clients upload, and what batches write."""
 _ID = re.compile(r"file-[0-9a-f]{32}")
 
 Json = dict[str, Any]
@@ -40,12 +45,14 @@ local function files_drop(base, tenant, id)
   local place = files_place(tenant, id)
   local size = redis.call('HGET', base .. 'one:' .. place, 'bytes')
   redis.call('DEL', base .. 'one:' .. place, base .. 'data:' .. place)
-  redis.call('ZREM', base .. 'of:' .. tenant, id)
+  for _, list in ipairs({'of', 'batch', 'batch_output'}) do
+    redis.call('ZREM', base .. list .. ':' .. tenant, id)
+  end
   redis.call('ZREM', base .. 'ends', id .. ':' .. tenant)
   if size then files_use(base, tenant, -size - 512) end
   return size and 1 or 0
 end
-local function files_put(base, tenant, id, about, seconds, listed)
+local function files_put(base, tenant, id, about, seconds, purpose)
   local clock = redis.call('TIME')
   local now = tonumber(clock[1])
   for _, one in ipairs(redis.call('ZRANGE', base .. 'ends', '-inf', now, 'BYSCORE', 'LIMIT', 0, 100)) do
@@ -56,8 +63,8 @@ local function files_put(base, tenant, id, about, seconds, listed)
   if redis.call('HSETNX', key, 'bytes', 0) == 1 then files_use(base, tenant, 512) end
   redis.call('HSET', key, 'about', about)
   redis.call('ZADD', base .. 'ends', now + seconds, id .. ':' .. tenant)
-  if listed == '1' then
-    redis.call('ZADD', base .. 'of:' .. tenant, string.format('%d%06d', clock[1], clock[2]), id)
+  for _, list in ipairs(purpose ~= '' and {'of', purpose} or {}) do
+    redis.call('ZADD', base .. list .. ':' .. tenant, string.format('%d%06d', clock[1], clock[2]), id)
   end
 end
 local function files_append(base, tenant, id, tenant_most, all_most, pieces)
@@ -72,7 +79,7 @@ local function files_append(base, tenant, id, tenant_most, all_most, pieces)
   return 'ok'
 end
 """
-"""For scripts that write files. `base` begins all keys."""
+"""For scripts that write files. `base` begins all keys. A file without a purpose is not listed."""
 
 _PUT = FILES + "files_put(KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5])"
 _APPEND = (
@@ -101,7 +108,8 @@ class FileStore:
         """Make a file, or change what is known of it. It is kept until its `expires_at`."""
         seconds = max(1, about["expires_at"] - int(time.time()))
         text = json.dumps(about, separators=(",", ":"))
-        await self._run("EVAL", _PUT, 1, self.base, tenant, about["id"], text, seconds, int(listed))
+        purpose = about["purpose"] if listed else ""
+        await self._run("EVAL", _PUT, 1, self.base, tenant, about["id"], text, seconds, purpose)
 
     async def append(self, tenant: str, file_id: str, pieces: Sequence[bytes]) -> None:
         """Add to the end of a file. Raises `Overloaded` if there is no room."""
@@ -120,9 +128,15 @@ class FileStore:
         about: Json = json.loads(fields[b"about"])
         return about | {"bytes": int(fields[b"bytes"])} if about["expires_at"] > time.time() else None
 
-    async def ids(self, tenant: str) -> list[str]:
-        """Ids of a tenant's files, the oldest first."""
-        return [one.decode() for one in await self._run("ZRANGE", f"{self.base}of:{tenant}", 0, -1)]
+    async def ids(
+        self, tenant: str, purpose: str | None, after: str | None, newest_first: bool
+    ) -> AsyncGenerator[str, None]:
+        """Ids of a tenant's files for a purpose or, if it is None, for all: see `listed`."""
+        if purpose is None or purpose in PURPOSES:
+            key = f"{self.base}{purpose or 'of'}:{tenant}"
+            async with aclosing(listed(self._run, key, after, newest_first)) as ids:
+                async for one in ids:
+                    yield one
 
     async def delete(self, tenant: str, file_id: str) -> bool:
         """Delete a file of this tenant's. Whether there was one."""

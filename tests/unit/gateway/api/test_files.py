@@ -1,5 +1,7 @@
 """/v1/files, with the openai client: what is uploaded comes back, to its tenant alone."""
 
+import time
+
 import openai
 import pytest
 
@@ -55,8 +57,20 @@ async def test_files_are_listed_page_by_page(clients):
     assert [one.id for one in page.data] == made[:2:-1]
     assert [one.id async for one in page] == made[::-1]
     assert [one.id async for one in client.files.list(order="asc", limit=3)] == made
+    assert [one.id async for one in client.files.list(purpose="batch", limit=2)] == made[::-1]
+    assert [one.id async for one in client.files.list(purpose="batch_output")] == []
     assert [one.id async for one in client.files.list(purpose="other")] == []
     FileList.model_validate(page.to_dict(), strict=True)
+
+
+async def test_a_list_drops_what_has_run_out(clients, line, prefix):
+    client, _ = clients
+    store = FileStore(line, prefix, seconds=1, tenant_bytes=MOST, all_bytes=MOST)
+    file = {"id": f"file-{1:032x}", "expires_at": int(time.time()) - 1, "purpose": "batch"}
+    await store.put("a", file)
+    assert [one.id async for one in client.files.list()] == []
+    (left,) = await line.execute(("KEYS", f"{prefix}files:*"))
+    assert left == []
 
 
 async def test_another_tenant_finds_nothing(clients):

@@ -37,6 +37,10 @@ async def begin(store: ConversationStore, number: int = 1, *ids: str, tenant: st
     return named(number)
 
 
+async def ids_of(store: ConversationStore, tenant: str, conversation_id: str) -> list[str]:
+    return [one async for one in store.ids(tenant, conversation_id)]
+
+
 async def taken(line: Line, prefix: str) -> dict[str, int]:
     (found,) = await line.execute(("HGETALL", f"{prefix}responses:bytes"))
     return {key.decode(): int(value) for key, value in zip(found[::2], found[1::2], strict=True)}
@@ -45,14 +49,15 @@ async def taken(line: Line, prefix: str) -> dict[str, int]:
 async def test_items_are_in_order_and_each_is_there_once(store: ConversationStore) -> None:
     one = await begin(store, 1, "z", "a")
     assert await store.add("a", Added(one, items("m", "a", "m", text="later")))
-    assert await store.ids("a", one) == ["z", "a", "m"]
+    assert await ids_of(store, "a", one) == ["z", "a", "m"]
     found = await store.items("a", one)
     assert found == items("z", "a") + items("m", text="later"), "what is there stays as it is"
     assert await store.item("a", one, "m") == items("m", text="later")[0]
+    assert await store.known("a", one, ["a", "x", "m"]) == {"a", "m"}
     assert await store.remove("a", one, "a")
     assert not await store.remove("a", one, "a")
     await store.add("a", Added(one, items("a")))
-    assert await store.ids("a", one) == ["z", "m", "a"]
+    assert await ids_of(store, "a", one) == ["z", "m", "a"]
 
 
 async def test_many_items(store: ConversationStore, line: Line, prefix: str) -> None:
@@ -70,7 +75,7 @@ async def test_one_tenant_does_not_find_another_s(store: ConversationStore) -> N
     assert await store.get("b", one) is None
     assert await store.items("b", one) is None
     assert await store.item("b", one, "x") is None
-    assert await store.ids("b", one) == []
+    assert await ids_of(store, "b", one) == []
     assert not await store.update("b", {"id": one})
     assert not await store.add("b", Added(one, items("y")))
     assert not await store.remove("b", one, "x")
@@ -115,7 +120,7 @@ async def test_conversations_and_responses_share_their_room(
     assert await store.add("a", Added(one, items("x", text="x" * 200)))
     assert await responses.get("a", named(1, "resp")) is None
     assert await responses.get("a", named(2, "resp")) is not None
-    assert await store.ids("a", one) == ["x"]
+    assert await ids_of(store, "a", one) == ["x"]
     assert (await taken(line, prefix))["tenant:a"] <= 3 * SIZE
 
 
@@ -126,11 +131,11 @@ async def test_a_response_and_what_it_adds_are_stored_together(
     added = Added(one, items("x"))
     for _ in range(2):
         await responses.put("a", named(1, "resp"), {}, added=added)
-    assert await store.ids("a", one) == ["x"]
+    assert await ids_of(store, "a", one) == ["x"]
     await store.delete("a", one)
     await responses.put("a", named(2, "resp"), {}, added=added)
     assert await responses.get("a", named(2, "resp")) == {}
-    assert await store.ids("a", one) == []
+    assert await ids_of(store, "a", one) == []
 
 
 async def test_what_is_too_large_changes_nothing(
@@ -147,12 +152,12 @@ async def test_what_is_too_large_changes_nothing(
         await store.create("a", {"id": named(2)}, added.items)
     assert await responses.get("a", named(1, "resp")) is None
     assert await store.get("a", named(2)) is None
-    assert await store.ids("a", one) == []
+    assert await ids_of(store, "a", one) == []
 
 
 async def test_answers_that_end_at_once_do_not_mix(store: ConversationStore) -> None:
     one = await begin(store)
     turns = [[f"{turn}{place}" for place in range(3)] for turn in "pqr"]
     await asyncio.gather(*(store.add("a", Added(one, items(*ids))) for ids in turns))
-    ids = await store.ids("a", one)
+    ids = await ids_of(store, "a", one)
     assert sorted(ids[place : place + 3] for place in (0, 3, 6)) == turns

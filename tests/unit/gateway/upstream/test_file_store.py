@@ -10,7 +10,12 @@ from proto.rpc.redis_bus import Line
 
 
 def about(number: int, seconds: int = 600) -> dict[str, object]:
-    return {"id": f"file-{number:032x}", "expires_at": int(time.time()) + seconds}
+    id_, expires_at = f"file-{number:032x}", int(time.time()) + seconds
+    return {"id": id_, "expires_at": expires_at, "purpose": "batch"}
+
+
+async def listed(store: FileStore, tenant: str, purpose: str | None = None) -> list[str]:
+    return [one async for one in store.ids(tenant, purpose, None, False)]
 
 
 @pytest.fixture
@@ -56,11 +61,27 @@ async def test_nothing_is_left_of_what_has_run_out(store: FileStore, line: Line,
     await store.append("a", str(about(1)["id"]), [b"x"])
     await line.execute(("ZADD", f"{prefix}files:ends", 1, f"{about(1)['id']}:a"))
     await store.put("b:c", about(2))
-    assert await store.ids("a") == []
+    assert await listed(store, "a") == []
     assert await store.get("a", str(about(1)["id"])) is None
-    assert await store.ids("b:c") == [about(2)["id"]]
+    assert await listed(store, "b:c") == [about(2)["id"]]
     assert await store.delete("b:c", str(about(2)["id"]))
     assert not await store.delete("b:c", str(about(2)["id"]))
+    (left,) = await line.execute(("KEYS", f"{prefix}*"))
+    assert left == []
+
+
+async def test_files_are_listed_by_their_purpose(store: FileStore, line: Line, prefix: str) -> None:
+    made = [about(number) | {"purpose": ("batch", "batch_output")[number % 2]} for number in range(5)]
+    for file in made:
+        await store.put("a", file)
+    await store.put("a", about(5), listed=False)
+    ids = [str(file["id"]) for file in made]
+    assert await listed(store, "a") == ids
+    assert await listed(store, "a", "batch") == ids[::2]
+    assert await listed(store, "a", "batch_output") == ids[1::2]
+    assert await listed(store, "a", "other") == []
+    for file in (*made, about(5)):
+        await store.delete("a", str(file["id"]))
     (left,) = await line.execute(("KEYS", f"{prefix}*"))
     assert left == []
 
@@ -75,4 +96,4 @@ async def test_what_has_run_out_is_not_found(store: FileStore) -> None:
 async def test_without_redis() -> None:
     store = FileStore(Line("redis://127.0.0.1:1"), "p:", seconds=1, tenant_bytes=1, all_bytes=1)
     with pytest.raises(Unavailable):
-        await store.ids("a")
+        await listed(store, "a")
