@@ -32,6 +32,7 @@ from gateway.errors import BadRequest, GatewayError
 from gateway.http.caller import caller_of
 from gateway.http.error_shape import shape_at
 from gateway.http.openapi import posting
+from gateway.http.parsing import PART_BYTES, parsed
 from gateway.http.sse import COMMENT, named_event
 from gateway.upstream.conversation_store import NOTHING_ADDED, Added, conversation_too_large
 from gateway.upstream.generation import Generator
@@ -100,21 +101,38 @@ def router(generator: Generator, store: ResponseStore | None, background: Backgr
                 # It would be refused once the answer is there.
                 raise response_too_large() if stored else conversation_too_large()
             keeping = Keeping(items if put else NO_ITEMS, put, stored)
-        defaults, offered = await generator.defaults_of(asked.model), asked.offered(items.all)
+        defaults = await generator.defaults_of(asked.model)
+        offered, body = await _chat_of(request, asked, items)
         kind = partial(ResponsesAnswer, asked, keeping, defaults, offered)
-        return await respond(request, generator, asked.chat(items.all, offered), chat_requests, kind)
+        return await respond(request, generator, body, chat_requests, kind)
 
     @routes.post("/v1/responses/input_tokens", openapi_extra=posting(ResponsesBody, InputTokens))
     async def count_input_tokens(request: Request) -> Response:
         """How many tokens the model would see."""
         asked = await read_body(request, ResponsesBody)
         items = await items_of(request, asked, store)
-        body = asked.chat(items.all, asked.offered(items.all))
+        _, body = await _chat_of(request, asked, items)
         found = await prompt_of(request, generator, body)
         count = {"object": "response.input_tokens", "input_tokens": len(found.token_ids)}
         return Response(compact(count), media_type="application/json")
 
     return routes
+
+
+async def _chat_of(request: Request, asked: ResponsesBody, items: Items) -> tuple[Offered, ChatBody]:
+    """The tools of a request, and what it is as one of the chat API. Raises `BadRequest`."""
+
+    def made() -> tuple[Offered, ChatBody]:
+        offered = asked.offered(items.all)
+        return offered, asked.chat(items.all, offered)
+
+    return await parsed(request.state.body.size, made)
+
+
+async def _stored(items: Items, request_id: str) -> list[Json]:
+    """Items as they are stored."""
+    every = items.all
+    return await parsed(len(every) * PART_BYTES, lambda: stored_items(every, request_id))
 
 
 def _put(store: ResponseStore, tenant: str, stored: bool, conversation: str) -> Put | None:
@@ -142,13 +160,13 @@ async def _queue(
     if background is None or asked.store is False:
         message = "'background': the response must be stored, so that it can be found later."
         raise BadRequest(message, param="background", code="unsupported_parameter")
-    offered, request_id = asked.offered(items.all), request.state.request_id
-    body = asked.chat(items.all, offered)
+    request_id = request.state.request_id
+    offered, body = await _chat_of(request, asked, items)
     chat_requests(body, request_id, caller_of(request))  # checks it
     defaults = await generator.defaults_of(body.model)
     answer = ResponsesAnswer(asked, Keeping(stored=True), defaults, offered, body, request_id, 1)
     queued = answer.queued()
-    stored = stored_items(items.all, request_id)
+    stored = await _stored(items, request_id)
     return await background.begin(request, asked.without_input, queued, stored, len(items.earlier))
 
 
@@ -190,7 +208,7 @@ class ResponsesAnswer(ChatAnswer):
     async def keep(self) -> None:
         if self._keeping.put is not None:
             kept, response = self._keeping.items, self._response()
-            items = stored_items(kept.all, self._item_ids)
+            items = await _stored(kept, self._item_ids)
             added = NOTHING_ADDED
             if (conversation := response["conversation"]) is not None:
                 added = Added(conversation["id"], items[len(kept.earlier) :] + response["output"])

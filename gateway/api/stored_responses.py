@@ -9,6 +9,7 @@ from pydantic import TypeAdapter
 
 from gateway.api.answer import Json, compact
 from gateway.api.background import ENDED, LAST_EVENT_ID, Background, seen_by
+from gateway.api.fields import MAX_MESSAGES
 from gateway.api.items import Item, ItemReference
 from gateway.api.listing import PARAMETERS, page_of
 from gateway.api.responses_answer_schema import RESPONSE_EVENTS, DeletedResponse, InputItems, ResponseAnswer
@@ -16,6 +17,7 @@ from gateway.api.responses_schema import ResponsesBody
 from gateway.errors import BadRequest, NotFound, Unauthorized
 from gateway.http.caller import caller_of
 from gateway.http.openapi import getting
+from gateway.http.parsing import parsed_each
 from gateway.upstream.listed import not_listed
 from gateway.upstream.response_store import ResponseStore
 
@@ -24,7 +26,7 @@ MAX_LOOKED_UP = 32
 
 _ITEM_ID = re.compile(r"[a-z]+_([0-9a-f]{32})_\w+")
 """An item's id names the response with which it came."""
-_ITEMS: TypeAdapter[list[Item]] = TypeAdapter(list[Item])
+_ITEM: TypeAdapter[Item] = TypeAdapter(Item)
 _STREAM_PARAMETERS: list[Json] = [
     {"name": "stream", "in": "query", "schema": {"type": "boolean", "default": False}},
     {
@@ -69,26 +71,29 @@ async def items_of(request: Request, asked: ResponsesBody, store: ResponseStore 
         raise BadRequest(message, param="conversation", code="mutually_exclusive_parameters")
     earlier: list[Item] = []
     if asked.conversation:
-        earlier = await _conversation(request, asked.conversation, store)
+        earlier = await _conversation(request, asked, store)
     elif asked.previous_response_id:
-        earlier = await _previous(request, asked.previous_response_id, store)
+        earlier = await _previous(request, asked, store)
     references = [item.id for item in asked.input if isinstance(item, ItemReference)]
     known = await _referenced(request, references, store)
     own = [known[item.id] if isinstance(item, ItemReference) else item for item in asked.input]
     return Items(earlier, own)
 
 
-async def _conversation(request: Request, name: str, store: ResponseStore | None) -> list[Item]:
-    items = None
+async def _conversation(request: Request, asked: ResponsesBody, store: ResponseStore | None) -> list[Item]:
+    name, texts = asked.conversation, None
     if store is not None:
-        held = request.state.body
-        items = await store.conversations.items(caller_of(request).tenant, name, held.grow)
-    if items is None:
+        texts = await store.conversations.items(caller_of(request).tenant, name)
+    if texts is None:
         raise NotFound(f"Conversation with id '{name[:100]}' not found.", param="conversation")
-    return _ITEMS.validate_python(items)
+    _check_count(texts, asked)
+    size = sum(map(len, texts))
+    request.state.body.grow(size)
+    return await parsed_each(size, _ITEM.validate_json, texts)
 
 
-async def _previous(request: Request, name: str, store: ResponseStore | None) -> list[Item]:
+async def _previous(request: Request, asked: ResponsesBody, store: ResponseStore | None) -> list[Item]:
+    name = asked.previous_response_id
     record = await _record(request, name, store)
     if record is None:
         message = f"Previous response with id '{name[:100]}' not found."
@@ -96,7 +101,15 @@ async def _previous(request: Request, name: str, store: ResponseStore | None) ->
     if record["response"]["status"] not in ENDED:
         message = f"Previous response with id '{name}' is not complete."
         raise BadRequest(message, param="previous_response_id", code="previous_response_not_complete")
-    return _all_items(record)
+    _check_count(_parts(record), asked)
+    return await _all_items(request, record)
+
+
+def _check_count(earlier: Sequence[object], asked: ResponsesBody) -> None:
+    """Raises `BadRequest` if there are too many items."""
+    if len(earlier) + len(asked.input) > MAX_MESSAGES:
+        message = f"'input': with the items before it there are more than {MAX_MESSAGES} items."
+        raise BadRequest(message, param="input", code="invalid_value")
 
 
 async def _referenced(request: Request, ids: Sequence[str], store: ResponseStore | None) -> dict[str, Item]:
@@ -112,7 +125,8 @@ async def _referenced(request: Request, ids: Sequence[str], store: ResponseStore
         looked_up += 1
         match = _ITEM_ID.fullmatch(item_id)
         record = await _record(request, f"resp_{match[1]}", store) if match else None
-        found |= {item.id: item for item in _all_items(record) if item.id} if record else {}
+        items = await _all_items(request, record) if record else ()
+        found |= {item.id: item for item in items if item.id}
         if item_id not in found:
             message = f"Item with id '{item_id[:100]}' not found."
             raise BadRequest(message, param="input", code="invalid_value")
@@ -126,8 +140,13 @@ async def _record(request: Request, response_id: str, store: ResponseStore | Non
     return await store.get(caller_of(request).tenant, response_id, request.state.body.grow)
 
 
-def _all_items(record: Json) -> list[Item]:
-    return _ITEMS.validate_python(record["input"] + record["response"]["output"])
+def _parts(record: Json) -> list[Json]:
+    """Its items."""
+    return [*record["input"], *record["response"]["output"]]
+
+
+async def _all_items(request: Request, record: Json) -> list[Item]:
+    return await parsed_each(request.state.body.size, _ITEM.validate_python, _parts(record))
 
 
 def router(store: ResponseStore | None, background: Background | None) -> APIRouter:

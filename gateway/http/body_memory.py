@@ -51,7 +51,7 @@ class Held:
     """The part of one request."""
 
     def __init__(self, memory: BodyMemory, tenant: str = "") -> None:
-        self._memory, self._tenant, self._size = memory, tenant, 0
+        self._memory, self._tenant, self.size = memory, tenant, 0
 
     def expect(self, size: int) -> None:
         """Raises `Overloaded` if there is no room for a body of that size.
@@ -64,11 +64,11 @@ class Held:
         """Hold `size` more bytes, which have come. Raises `Overloaded` if there is no room for them."""
         self._memory.check(self._tenant, size)
         self._memory.add(self._tenant, size)
-        self._size += size
+        self.size += size
 
     def release(self) -> None:
-        self._memory.add(self._tenant, -self._size)
-        self._size = 0
+        self._memory.add(self._tenant, -self.size)
+        self.size = 0
 
 
 class HoldsBodies:

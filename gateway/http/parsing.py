@@ -1,16 +1,22 @@
 """Parses what clients send: what is large, in a thread, so that streams go on."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
 PARSED_AT_ONCE = 2**16
 """Bytes that are parsed at once (about 1 ms). More are parsed in the thread."""
+PARTS_AT_ONCE = 256
+"""Parts that are parsed in the thread before others have their turn."""
+PART_BYTES = 256
+"""Bytes that a part of a conversation is taken to have, where nobody has counted them."""
 
 # One thread: parsing holds the interpreter's lock, and more threads would only take more turns from the loop.
 _PARSER = ThreadPoolExecutor(1, "parse")
 
+Part = TypeVar("Part")
 Parsed = TypeVar("Parsed")
 
 
@@ -19,3 +25,16 @@ async def parsed(size: int, parse: Callable[[], Parsed]) -> Parsed:
     if size <= PARSED_AT_ONCE:
         return parse()
     return await asyncio.get_running_loop().run_in_executor(_PARSER, parse)
+
+
+async def parsed_each(size: int, parse: Callable[[Part], Parsed], parts: Sequence[Part]) -> list[Parsed]:
+    """What `parse` makes of each of the parts, which have `size` bytes together. Raises what it raises."""
+    made: list[Parsed] = []
+    for start in range(0, len(parts), PARTS_AT_ONCE):
+        some = parts[start : start + PARTS_AT_ONCE]
+        made += await parsed(size, partial(_each, parse, some))
+    return made
+
+
+def _each(parse: Callable[[Part], Parsed], parts: Sequence[Part]) -> list[Parsed]:
+    return [parse(part) for part in parts]

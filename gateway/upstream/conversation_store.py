@@ -9,13 +9,13 @@ After the prefix and `responses:` the keys are those of `gateway.upstream.stored
 
 import json
 import re
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gateway.errors import TooLarge
 from gateway.upstream.listed import listed
-from gateway.upstream.stored_room import COMMON, DELETE, MAX_RECORD_BYTES, Room, as_json
+from gateway.upstream.stored_room import COMMON, DELETE, MAX_ITEMS, MAX_RECORD_BYTES, Room, as_json
 
 _ID = re.compile(r"conv_[0-9a-f]{32}")
 
@@ -150,18 +150,12 @@ class ConversationStore:
             raise conversation_too_large()
         return bool(found)
 
-    async def items(
-        self, tenant: str, conversation_id: str, hold: Callable[[int], None] = lambda _: None
-    ) -> list[Json] | None:
-        """All items, the first one first; None if there is no such conversation. `hold` is told how many
-        bytes they have, before objects are made of them, and may raise."""
+    async def items(self, tenant: str, conversation_id: str) -> Sequence[bytes] | None:
+        """All items as JSON, the first one first; None if there is no such conversation."""
         if not _ID.fullmatch(conversation_id):
             return None
-        texts = await self._room.script(_ITEMS, tenant, conversation_id)
-        if texts is None:
-            return None
-        hold(sum(map(len, texts)))
-        return [json.loads(text) for text in texts]
+        texts: Sequence[bytes] | None = await self._room.script(_ITEMS, tenant, conversation_id)
+        return texts
 
     def ids(
         self, tenant: str, conversation_id: str, after: str | None = None, newest_first: bool = False
@@ -191,9 +185,8 @@ class ConversationStore:
 
 def conversation_too_large() -> TooLarge:
     """The error of items that do not fit."""
-    return TooLarge(
-        f"The conversation would have more than {MAX_RECORD_BYTES // 2**20} MiB.", param="conversation"
-    )
+    most = f"{MAX_RECORD_BYTES // 2**20} MiB or {MAX_ITEMS} items"
+    return TooLarge(f"The conversation would have more than {most}.", param="conversation")
 
 
 def _pairs(items: Sequence[Json]) -> list[str | int | bytes]:

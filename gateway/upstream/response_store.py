@@ -4,7 +4,7 @@ A record is a response with the items before it, so that a client can go on from
 That of a background response is there from the beginning, and so are the events of its stream. After the
 prefix and `responses:` the keys are those of `gateway.upstream.stored_room`, and:
 
-    of:<tenant>:<id>        a record as JSON; it runs out
+    of:<tenant>:<id>        a record as lines of JSON, its input one item a line; it runs out
     events:<tenant>:<id>    stream of the events: number n is the entry n+1, as JSON in the field `e`
 """
 
@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from gateway.errors import NotFound, TooLarge
+from gateway.http.parsing import PART_BYTES, parsed, parsed_each
 from gateway.upstream.conversation_store import (
     NOTHING_ADDED,
     Added,
@@ -93,7 +94,7 @@ class ResponseStore:
         """Store a record, in place of one with this id. Add items to a conversation if it is still there.
 
         Both happen or neither does. Raises `TooLarge` and `LeaseLost`, too."""
-        text = as_json(record)
+        text = await parsed(len(record.get("input", ())) * PART_BYTES, lambda: _lines_of(record))
         if len(text) > MAX_RECORD_BYTES:
             raise response_too_large()
         found = await self._write(_PUT, tenant, response_id, lease, text, *added.arguments)
@@ -152,8 +153,9 @@ class ResponseStore:
         if text is None:
             return None
         hold(len(text))
-        record: Json = json.loads(text)
-        return record
+        head, *items = text.split(b"\n")
+        record: Json = await parsed(len(head), lambda: json.loads(head))
+        return record | {"input": await parsed_each(len(text), json.loads, items)} if items else record
 
     async def delete(self, tenant: str, response_id: str) -> bool:
         """Delete a record of this tenant's. Whether there was one."""
@@ -169,6 +171,12 @@ class ResponseStore:
         if not found:
             raise LeaseLost
         return found
+
+
+def _lines_of(record: Json) -> bytes:
+    items = record.get("input", ())
+    head = record | {"input": []} if items else record
+    return b"\n".join(map(as_json, (head, *items)))
 
 
 def response_too_large() -> TooLarge:

@@ -21,6 +21,8 @@ from proto.rpc.redis_bus import Line
 
 MAX_RECORD_BYTES = 8 * 2**20
 """Half of what is read from Redis at once."""
+MAX_ITEMS = 4096
+"""Items of a conversation: one that has more takes no further ones."""
 
 Json = dict[str, Any]
 
@@ -30,7 +32,9 @@ logger = logging.getLogger(__name__)
 # bytes that the tenant and all may have, ARGV[5] seconds that a record is kept, ARGV[6] bytes that one
 # conversation may have. A record counts as its text and 512 bytes for its keys, an item of a conversation
 # as its text, twice its id and 128 bytes.
-COMMON = """
+COMMON = (
+    f"\nlocal most_items = {MAX_ITEMS}"
+    + """
 local base, tenant, id, seconds = KEYS[1], ARGV[1], ARGV[2], ARGV[5]
 local function name_of(one) return one .. ':' .. tenant end
 local name = name_of(id)
@@ -97,7 +101,7 @@ local function put(record)
   redis.call('SET', key, record, 'EX', seconds)
 end
 -- Items are pairs of an id and a text from ARGV[from] on. Bytes by which they let a conversation grow that
--- does not have them; nil if it is gone, -1 if it would be too large.
+-- does not have them; nil if it is gone, -1 if it would be too large or has too many.
 local function room_for(conversation, from)
   local one = name_of(conversation)
   if redis.call('EXISTS', (key_of('of', one))) == 0 then return nil end
@@ -109,6 +113,7 @@ local function room_for(conversation, from)
     seen[ARGV[at]] = true
   end
   local size = tonumber(redis.call('HGET', base .. 'sizes', one)) or 0
+  if more > 0 and redis.call('HLEN', items) > most_items then return -1 end
   return size + more > tonumber(ARGV[6]) and -1 or more
 end
 local function append(conversation, from)
@@ -126,6 +131,7 @@ local function append(conversation, from)
   grow(one, more)
 end
 """
+)
 
 DELETE = (
     COMMON

@@ -1,13 +1,22 @@
 """Stored responses: going on from them, and the endpoints that show and delete them."""
 
+import json
+import threading
 from base64 import b64encode
+from types import SimpleNamespace
 
 import httpx
 import openai
 import pytest
 
+from gateway.api import responses, stored_responses
+from gateway.api.fields import MAX_MESSAGES
 from gateway.api.responses_answer_schema import DeletedResponse, InputItems, ResponseAnswer
+from gateway.api.responses_schema import ResponsesBody
 from gateway.app import Stores, create_app
+from gateway.http import parsing
+from gateway.upstream import response_store
+from gateway.upstream.conversation_store import Added
 from gateway.upstream.response_store import ResponseStore
 from gateway.upstream.stored_room import MAX_RECORD_BYTES
 from ops.runtime.image_store import ImageStore
@@ -159,6 +168,43 @@ async def test_pages_of_items(client_of):
         async for item in client.responses.input_items.list(made.id, order="asc", limit=1)
     ]
     assert found == list("abcde")
+
+
+async def test_what_is_stored_is_parsed_beside_the_event_loop(client_of, monkeypatch):
+    client, threads = client_of(), {}
+    talk = await client.conversations.create(items=[USER])
+    first = await client.responses.create(model="m", input="A fox?")
+
+    def noting(name, real):
+        def noted(*arguments):
+            threads.setdefault(name, set()).add(threading.current_thread().name.split("_")[0])
+            return real(*arguments)
+
+        return noted
+
+    monkeypatch.setattr(parsing, "PARSED_AT_ONCE", 0)  # as if everything were large
+    item = stored_responses._ITEM
+    ways = {name: noting(name, getattr(item, name)) for name in ("validate_json", "validate_python")}
+    monkeypatch.setattr(stored_responses, "_ITEM", SimpleNamespace(**ways))
+    monkeypatch.setattr(response_store, "json", SimpleNamespace(loads=noting("loads", json.loads)))
+    monkeypatch.setattr(ResponsesBody, "chat", noting("chat", ResponsesBody.chat))
+    monkeypatch.setattr(responses, "stored_items", noting("stored_items", responses.stored_items))
+    await client.responses.create(model="m", input="And?", conversation=talk.id)
+    await client.responses.create(model="m", input="And?", previous_response_id=first.id)
+    names = ("validate_json", "validate_python", "loads", "chat", "stored_items")
+    assert threads == {name: {"parse"} for name in names}
+
+
+async def test_no_more_items_than_a_request_may_have(client_of, store):
+    client = client_of()
+    talk = await client.conversations.create()
+    items = [{"id": f"i{n}", "type": "message", "role": "user", "content": "A"} for n in range(MAX_MESSAGES)]
+    await store.conversations.add("a", Added(talk.id, items[1:]))
+    made = await client.responses.create(model="m", input="A", conversation=talk.id)
+    for before in ({"conversation": talk.id}, {"previous_response_id": made.id}):
+        with pytest.raises(openai.BadRequestError, match=f"more than {MAX_MESSAGES} items") as refused:
+            await client.responses.create(model="m", input="A", **before)
+        assert refused.value.param == "input"
 
 
 async def test_answers_are_as_documented(client_of):

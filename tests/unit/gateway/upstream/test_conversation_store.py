@@ -1,6 +1,7 @@
 """Conversations in Redis: their items in order, each once, within the room of the stored responses."""
 
 import asyncio
+import json
 
 import pytest
 
@@ -8,6 +9,7 @@ from gateway.errors import TooLarge
 from gateway.upstream import stored_room
 from gateway.upstream.conversation_store import Added, ConversationStore
 from gateway.upstream.response_store import ResponseStore
+from gateway.upstream.stored_room import MAX_ITEMS
 from proto.rpc.redis_bus import Line
 
 SIZE = 700
@@ -37,6 +39,13 @@ async def begin(store: ConversationStore, number: int = 1, *ids: str, tenant: st
     return named(number)
 
 
+async def items_of(
+    store: ConversationStore, tenant: str, conversation_id: str
+) -> list[dict[str, str]] | None:
+    texts = await store.items(tenant, conversation_id)
+    return None if texts is None else list(map(json.loads, texts))
+
+
 async def ids_of(store: ConversationStore, tenant: str, conversation_id: str) -> list[str]:
     return [one async for one in store.ids(tenant, conversation_id)]
 
@@ -50,7 +59,7 @@ async def test_items_are_in_order_and_each_is_there_once(store: ConversationStor
     one = await begin(store, 1, "z", "a")
     assert await store.add("a", Added(one, items("m", "a", "m", text="later")))
     assert await ids_of(store, "a", one) == ["z", "a", "m"]
-    found = await store.items("a", one)
+    found = await items_of(store, "a", one)
     assert found == items("z", "a") + items("m", text="later"), "what is there stays as it is"
     assert await store.item("a", one, "m") == items("m", text="later")[0]
     assert await store.known("a", one, ["a", "x", "m"]) == {"a", "m"}
@@ -65,22 +74,27 @@ async def test_many_items(store: ConversationStore, line: Line, prefix: str) -> 
     one = await begin(large)
     ids = [f"item_{number}" for number in range(9000)]
     await large.add("a", Added(one, items(*ids)))
-    sizes: list[int] = []
-    assert await large.items("a", one, sizes.append) == items(*ids)
-    assert sizes[0] > 9000 * 20
+    assert await items_of(large, "a", one) == items(*ids)
+    with pytest.raises(TooLarge, match="8 MiB or 4096 items"):
+        await large.add("a", Added(one, items("one more")))
+    assert await large.add("a", Added(one, items(*ids[:2]))), "they are there already"
+    await large.create("a", {"id": named(2)}, items(*ids[:MAX_ITEMS]))
+    assert await large.add("a", Added(named(2), items("answer"))), "what has been answered is kept"
+    with pytest.raises(TooLarge):
+        await large.add("a", Added(named(2), items("one more")))
 
 
 async def test_one_tenant_does_not_find_another_s(store: ConversationStore) -> None:
     one = await begin(store, 1, "x")
     assert await store.get("b", one) is None
-    assert await store.items("b", one) is None
+    assert await items_of(store, "b", one) is None
     assert await store.item("b", one, "x") is None
     assert await ids_of(store, "b", one) == []
     assert not await store.update("b", {"id": one})
     assert not await store.add("b", Added(one, items("y")))
     assert not await store.remove("b", one, "x")
     assert not await store.delete("b", one)
-    assert await store.items("a", one) == items("x")
+    assert await items_of(store, "a", one) == items("x")
     assert await store.get("a", f"{one}:x") is None
     assert await store.item("a", f"{one}:x", "x") is None
 

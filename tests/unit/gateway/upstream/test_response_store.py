@@ -36,6 +36,15 @@ async def test_what_is_put_is_found_by_its_tenant_until_it_is_deleted(store: Res
     assert await store.get("a", name(1)) is None
 
 
+async def test_items_are_found_as_they_were(line: Line, prefix: str) -> None:
+    store = ResponseStore(line, prefix, seconds=600, tenant_bytes=2**24, all_bytes=2**24)
+    items = [{"id": f"i{number}", "text": "a\nb\u2028" * 40} for number in range(1000)]
+    for number, some in enumerate(([], items[:1], items)):
+        record = {"response": {"output": items[:2]}, "input": some}
+        await store.put("a", name(number), record)
+        assert await store.get("a", name(number)) == record
+
+
 async def test_names_of_tenants_do_not_reach_into_each_other(store: ResponseStore) -> None:
     await store.put("2001:db8::/64", name(1), {})
     assert await store.get("2001", f"db8::/64:{name(1)}") is None
