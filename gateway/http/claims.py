@@ -1,14 +1,19 @@
 """Answers to requests with an `Idempotency-Key`, in Redis: who makes them, and what they are.
 
 Whoever asks first under a key claims it and makes the answer. The claim is a lease: if its owner dies, it
-runs out, and the next one who asks claims the key again. Others read the answer as it comes. After the prefix
-and `claims:` the keys are, where <key> is `<tenant>:<digest of the key>`:
+runs out, and the next one who asks claims the key again. Others read the answer as it comes.
+
+All answers share one room, those under way too. When it is full, answers of the tenant go that has most of
+it: complete ones, the oldest first, and then those under way. So nobody loses answers to a tenant that has
+more. After the prefix and `claims:` the keys are, where <key> is `<tenant>:<digest of the key>`:
 
     of:<key>               hash: `print`, the fingerprint of the request; `owner`, who makes the answer;
                            `done`, once it is complete; `wanted`, when somebody last waited for it
     answer:<key>:<owner>   stream: the head of the answer, pieces of its body, its end
-    all                    sorted set of complete answers, as `<bytes>:<key>`, by when they run out
-    bytes                  hash: `all`, the bytes of these
+    sizes                  hash: bytes of an answer and its keys, by `<owner>:<key>`; in the field '' of all
+    ends                   sorted set of these, by when they run out
+    tenant:<tenant>        sorted set of the tenant's, in the order in which they go
+    tenants                sorted set of the tenants, by the bytes of their answers
 """
 
 import hashlib
@@ -36,6 +41,8 @@ tenant may have as many as it leaves free, alone half of all."""
 KEYS_BYTES = 6144
 """Bytes that an answer's keys take in Redis beside the answer: 4.9 to 5.5 KB were measured, of which 4 KiB
 are room at the end of its stream."""
+ENTRY_BYTES = 64
+"""Bytes that an entry of a stream takes beside its value."""
 
 HEAD, PIECE, END = b"head", b"piece", b"end"
 Entry = tuple[bytes, bytes]
@@ -47,6 +54,7 @@ logger = logging.getLogger(__name__)
 _COMMON = """
 local base, key, owner, seconds = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
 local claim, answer = base .. 'of:' .. key, base .. 'answer:' .. key .. ':' .. owner
+local name = owner .. ':' .. key
 local clock = redis.call('TIME')
 local now = clock[1] + clock[2] / 1000000
 local function owned()
@@ -58,6 +66,28 @@ end
 local function last()
   redis.call('PEXPIRE', claim, math.ceil(seconds * 1000))
   redis.call('PEXPIRE', answer, math.ceil(seconds * 1000))
+end
+local function at(second) return string.format('%.6f', second) end
+local function tenant_of(one) return string.match(one, '^[^:]*:(.*):[^:]*$') end
+local function count(one, more)
+  local tenant = tenant_of(one)
+  for _, field in ipairs({one, ''}) do redis.call('HINCRBY', base .. 'sizes', field, more) end
+  if tonumber(redis.call('ZADD', base .. 'tenants', 'INCR', more, tenant)) <= 0 then
+    redis.call('ZREM', base .. 'tenants', tenant)
+  end
+end
+local function forget(one)
+  count(one, -(redis.call('HGET', base .. 'sizes', one) or 0))
+  redis.call('HDEL', base .. 'sizes', one)
+  redis.call('ZREM', base .. 'ends', one)
+  redis.call('ZREM', base .. 'tenant:' .. tenant_of(one), one)
+end
+local function drop(one)
+  local its_owner, its_key = string.match(one, '^([^:]*):(.*)$')
+  local its_claim = base .. 'of:' .. its_key
+  if redis.call('HGET', its_claim, 'owner') == its_owner then redis.call('DEL', its_claim) end
+  redis.call('DEL', base .. 'answer:' .. its_key .. ':' .. its_owner)
+  forget(one)
 end
 """
 
@@ -73,12 +103,28 @@ return {ARGV[4], owner}
 """
 )
 
-# ARGV[4] and so on: entries. Returns seconds since somebody wanted the answer; -1 if the claim is lost.
+# ARGV[4] bytes that all answers may take, ARGV[5] bytes of the keys of one, ARGV[6] bytes of an entry beside
+# its value; then entries. Returns seconds since somebody wanted the answer; -1 if the claim is lost.
 _KEEP = (
     _COMMON
     + """
 if not mine() then return -1 end
-for place = 4, #ARGV, 2 do redis.call('XADD', answer, '*', ARGV[place], ARGV[place + 1]) end
+for _, one in ipairs(redis.call('ZRANGE', base .. 'ends', '-inf', at(now), 'BYSCORE', 'LIMIT', 0, 100)) do
+  forget(one)
+end
+local more = redis.call('HEXISTS', base .. 'sizes', name) == 1 and 0 or ARGV[5]
+for place = 7, #ARGV, 2 do more = more + #ARGV[place + 1] + ARGV[6] end
+count(name, more)
+redis.call('ZADD', base .. 'ends', at(now + seconds), name)
+redis.call('ZADD', base .. 'tenant:' .. tenant_of(name), '+inf', name)
+while tonumber(redis.call('HGET', base .. 'sizes', '')) > tonumber(ARGV[4]) do
+  local most = redis.call('ZRANGE', base .. 'tenants', 0, 0, 'REV')[1]
+  local oldest = most and redis.call('ZRANGE', base .. 'tenant:' .. most, 0, 0)[1]
+  if not oldest then break end
+  drop(oldest)
+  if oldest == name then return -1 end
+end
+for place = 7, #ARGV, 2 do redis.call('XADD', answer, '*', ARGV[place], ARGV[place + 1]) end
 last()
 return now - tonumber(redis.call('HGET', claim, 'wanted'))
 """
@@ -96,11 +142,10 @@ return 1
 _DROP = (
     _COMMON
     + """
-if mine() then redis.call('DEL', claim, answer) end
+if mine() then drop(name) end
 """
 )
 
-# ARGV[4] bytes of the answer and its keys, ARGV[5] bytes that all may have.
 _COMPLETE = (
     _COMMON
     + """
@@ -108,21 +153,8 @@ if not mine() then return end
 redis.call('XADD', answer, '*', 'end', '')
 redis.call('HSET', claim, 'done', 1)
 last()
-local all, size = base .. 'all', tonumber(ARGV[4])
-local sum = tonumber(redis.call('HGET', base .. 'bytes', 'all') or 0) + size
-redis.call('ZADD', all, string.format('%.6f', now + seconds), string.format('%d:%s', size, key))
-while true do
-  local oldest = redis.call('ZRANGE', all, 0, 0, 'WITHSCORES')
-  if not oldest[1] or (sum <= tonumber(ARGV[5]) and tonumber(oldest[2]) > now) then break end
-  local its_size, its_key = string.match(oldest[1], '^(%d+):(.*)$')
-  if tonumber(oldest[2]) > now then
-    local its_owner = redis.call('HGET', base .. 'of:' .. its_key, 'owner') or ''
-    redis.call('DEL', base .. 'of:' .. its_key, base .. 'answer:' .. its_key .. ':' .. its_owner)
-  end
-  redis.call('ZREM', all, oldest[1])
-  sum = sum - its_size
-end
-redis.call('HSET', base .. 'bytes', 'all', sum)
+redis.call('ZADD', base .. 'ends', at(now + seconds), name)
+redis.call('ZADD', base .. 'tenant:' .. tenant_of(name), at(now), name)
 """
 )
 
@@ -143,7 +175,7 @@ class Claims:
     seconds: int
     """How long a complete answer is kept."""
     all_bytes: int
-    """Bytes that the answers of all tenants may take, and their keys. If they take more, the oldest go."""
+    """Bytes that the answers of all tenants may take, and their keys."""
     _followers: Counter[str] = field(default_factory=Counter)
     """By tenant."""
 
@@ -195,17 +227,19 @@ class Claim:
 
     async def keep(self, entries: Sequence[Entry]) -> int | None:
         """Renew the claim and add entries to the answer. Seconds since somebody wanted it, or None if the
-        claim is not the caller's any more."""
-        found: int = await self.run(_KEEP, LEASE_SECONDS, *(part for entry in entries for part in entry))
+        claim is not the caller's any more, as when there is no room."""
+        bounds = (self._claims.all_bytes, KEYS_BYTES, ENTRY_BYTES)
+        parts = (part for entry in entries for part in entry)
+        found: int = await self.run(_KEEP, LEASE_SECONDS, *bounds, *parts)
         return None if found < 0 else found
 
     async def drop(self) -> None:
         """Free the key. Whoever asks next makes the answer."""
         await self.run(_DROP, 0)
 
-    async def complete(self, size: int) -> None:
-        """The answer has ended, with `size` bytes, and is kept."""
-        await self.run(_COMPLETE, self._claims.seconds, size + KEYS_BYTES, self._claims.all_bytes)
+    async def complete(self) -> None:
+        """The answer has ended, and is kept."""
+        await self.run(_COMPLETE, self._claims.seconds)
 
     async def entries(self) -> AsyncGenerator[Entry, None]:
         """The answer as it comes, without its end. Raises `ClaimLost`, `Overloaded`."""

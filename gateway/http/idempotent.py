@@ -34,8 +34,8 @@ REPLAYED = (b"idempotent-replayed", b"true")
 MAX_KEY = 255
 MAX_ANSWER_BYTES = 4 * 2**20
 """Bytes of an answer that is kept. A longer one goes to the first client alone."""
-PIECE_BYTES = 2**16
-"""Bytes of a piece of an answer."""
+PIECE_BYTES = 2**16 - 2**8
+"""Bytes of a piece of an answer: with what Redis adds it fits into 64 KiB, above which it would take 80."""
 ALONE_SECONDS = 30.0
 """Time for which an answer is made that nobody waits for."""
 
@@ -250,7 +250,7 @@ class _Making:
                 self._lost = self._lost or unwanted is None
                 self._unwanted = unwanted or 0
             if self._good and not self._lost:
-                await self._claim.complete(self._size)
+                await self._claim.complete()
             else:
                 await self._claim.drop()
         except Unavailable:

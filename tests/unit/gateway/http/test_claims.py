@@ -6,21 +6,35 @@ import pytest
 
 from gateway.errors import BadRequest, Overloaded
 from gateway.http import claims as store
-from gateway.http.claims import HEAD, KEYS_BYTES, PIECE, Claim, ClaimLost, Claims
+from gateway.http.claims import ENTRY_BYTES, HEAD, KEYS_BYTES, PIECE, Claim, ClaimLost, Claims
+from gateway.http.idempotent import PIECE_BYTES
 from proto.rpc.redis_bus import Line
+
+SIZE = KEYS_BYTES + 2 * ENTRY_BYTES + 101
+"""What an answer takes that is made here."""
 
 
 @pytest.fixture
 def claims(redis_url: str, line: Line, prefix: str) -> Claims:
-    return Claims(lambda: Line(redis_url), line, prefix, seconds=600, all_bytes=3 * (100 + KEYS_BYTES))
+    return Claims(lambda: Line(redis_url), line, prefix, seconds=600, all_bytes=3 * SIZE)
 
 
-async def answered(claims: Claims, key: str, size: int = 100, head: bytes = b"h") -> Claim:
-    claim = await claims.take("t", key, "print")
+async def begun(claims: Claims, key: str, tenant: str = "t", size: int = 100) -> Claim:
+    claim = await claims.take(tenant, key, "print")
     assert claim.own
-    assert await claim.keep([(HEAD, head), (PIECE, b"x" * size)]) is not None
-    await claim.complete(size)
+    assert await claim.keep([(HEAD, b"h"), (PIECE, b"x" * size)]) is not None
     return claim
+
+
+async def answered(claims: Claims, key: str, tenant: str = "t", size: int = 100) -> Claim:
+    claim = await begun(claims, key, tenant, size)
+    await claim.complete()
+    return claim
+
+
+async def free(claims: Claims, *keys: str, tenant: str = "t") -> list[bool]:
+    """Of each key, whether it is. Each is taken by that."""
+    return [(await claims.take(tenant, key, "print")).own for key in keys]
 
 
 async def read(claim: Claim) -> bytes:
@@ -37,7 +51,7 @@ async def test_one_takes_a_key_and_others_find_it(claims: Claims) -> None:
     reading = asyncio.ensure_future(read(second))
     await first.keep([(HEAD, b"h"), (PIECE, b"1")])
     await first.keep([(PIECE, b"2")])
-    await first.complete(2)
+    await first.complete()
     assert await reading == b"h12"
     assert await read(await claims.take("t", "k", "print")) == b"h12"
     assert await first.keep([(PIECE, b"3")]) is None, "it is complete"
@@ -57,25 +71,79 @@ async def test_a_key_that_is_dropped_is_free(claims: Claims) -> None:
     assert not (await claims.take("t", "k", "print")).own, "only its owner drops it"
 
 
+async def counted(line: Line, prefix: str) -> dict[str, int]:
+    """Bytes that are counted of all tenants, in the entry '' together."""
+    all_, tenants = await line.execute(
+        ("HGET", f"{prefix}claims:sizes", ""), ("ZRANGE", f"{prefix}claims:tenants", 0, -1, "WITHSCORES")
+    )
+    by_tenant = zip(tenants[::2], tenants[1::2], strict=True)
+    return {"": int(all_), **{tenant.decode(): int(float(size)) for tenant, size in by_tenant}}
+
+
 async def test_beyond_the_room_the_oldest_answers_go(claims: Claims, line: Line, prefix: str) -> None:
     for number in range(4):
         await answered(claims, f"k{number}")
-    free = [(await claims.take("t", f"k{number}", "print")).own for number in range(4)]
-    assert free == [True, False, False, False]
-    (counted, kept) = await line.execute(
-        ("HGET", f"{prefix}claims:bytes", "all"), ("ZRANGE", f"{prefix}claims:all", 0, -1)
-    )
-    assert (int(counted), len(kept)) == (claims.all_bytes, 3)
+    assert await counted(line, prefix) == {"": claims.all_bytes, "t": claims.all_bytes}
+    assert await free(claims, "k0", "k1", "k2", "k3") == [True, False, False, False]
+
+
+async def test_answers_go_of_the_tenant_that_has_most(claims: Claims, line: Line, prefix: str) -> None:
+    await answered(claims, "k0", "2001:db8::/64")
+    for number in range(4):
+        await answered(claims, f"k{number}")
+    assert await free(claims, "k0", tenant="2001:db8::/64") == [False]
+    assert await counted(line, prefix) == {"": 3 * SIZE, "t": 2 * SIZE, "2001:db8::/64": SIZE}
+    assert await free(claims, "k0", "k1", "k2", "k3") == [True, True, False, False]
+
+
+async def test_answers_under_way_are_counted_and_go_last(claims: Claims, line: Line, prefix: str) -> None:
+    first, second = await begun(claims, "k0"), await begun(claims, "k1")
+    done = await answered(claims, "k2")
+    third = await begun(claims, "k3")
+    with pytest.raises(ClaimLost):
+        await read(done)
+    assert await counted(line, prefix) == {"": 3 * SIZE, "t": 3 * SIZE}
+    assert await third.keep([]) is not None, "nothing more takes nothing more"
+    last = await begun(claims, "k4", "u")
+    left = [await claim.keep([]) is not None for claim in (first, second, third)]
+    assert (sum(left), await counted(line, prefix)) == (2, {"": 3 * SIZE, "t": 2 * SIZE, "u": SIZE})
+    for claim in (first, second, third, last):
+        await claim.drop()
+    (keys,) = await line.execute(("KEYS", f"{prefix}*"))
+    assert keys == [f"{prefix}claims:sizes".encode()]
+    assert await counted(line, prefix) == {"": 0}
+
+
+async def test_an_answer_without_room_is_not_kept(claims: Claims, line: Line, prefix: str) -> None:
+    claim = await begun(claims, "k")
+    assert await claim.keep([(PIECE, b"x" * claims.all_bytes)]) is None
+    await claim.complete()
+    assert await free(claims, "k") == [True]
+    assert await counted(line, prefix) == {"": 0}
+
+
+async def test_the_answer_of_a_gateway_that_has_died_is_not_counted(
+    claims: Claims, line: Line, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "LEASE_SECONDS", 0.01)
+    await begun(claims, "k0")
+    await asyncio.sleep(0.05)
+    await begun(claims, "k1")
+    assert await counted(line, prefix) == {"": SIZE, "t": SIZE}
 
 
 async def test_what_answers_take_in_redis_is_what_is_counted(redis_url: str, line: Line, prefix: str) -> None:
     claims = Claims(lambda: Line(redis_url), line, prefix, seconds=600, all_bytes=2**24)
-    sizes = (14, 5000) * 100
-    made = [await answered(claims, f"k{number}", size, b"h" * 500) for number, size in enumerate(sizes)]
-    names = ["all", *(f"of:{one._key}" for one in made), *(f"answer:{one._key}:{one._owner}" for one in made)]
+    made = []
+    for number in range(200):
+        made.append(await begun(claims, f"k{number}", size=(14, 5000, PIECE_BYTES)[number % 3]))
+        for _ in range(number % 40):
+            await made[-1].keep([(PIECE, b"x" * 200)] * 4)
+    names = [*(f"of:{one._key}" for one in made), *(f"answer:{one._key}:{one._owner}" for one in made)]
+    names += ["sizes", "ends", "tenants", "tenant:t"]
     used = await line.execute(*(("MEMORY", "USAGE", f"{prefix}claims:{name}") for name in names))
-    (counted,) = await line.execute(("HGET", f"{prefix}claims:bytes", "all"))
-    assert int(counted) / 2 < sum(used) <= int(counted)
+    size = (await counted(line, prefix))[""]
+    assert size / 2 < sum(used) <= size
 
 
 async def test_no_more_wait_than_may(claims: Claims, monkeypatch: pytest.MonkeyPatch) -> None:
