@@ -117,9 +117,7 @@ def test_vectors_of_all_tokens(deployment: Deployment) -> None:
     ("fields", "param"),
     [
         ({}, "input"),
-        ({"input": ""}, "input"),
         ({"input": []}, "input"),
-        ({"input": ["a", ""]}, "input[1]"),
         ({"input": ["a", [1]]}, "input[1]"),
         ({"input": [[1], [-1]]}, "input[1][0]"),
         ({"input": [10**6]}, "input"),

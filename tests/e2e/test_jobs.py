@@ -130,7 +130,7 @@ def test_a_batch_goes_on_when_the_gateway_is_killed(killed: Deployment) -> None:
 def file_of(directory: Path) -> Path:
     """Three requests, the last of which cannot be answered."""
     body = {"prompt": "Once upon a time", "max_tokens": 8}
-    bodies = (body, body | {"max_tokens": 4}, body | {"max_tokens": -1})
+    bodies = (body, body | {"max_tokens": 4}, body | {"max_tokens": -2})
     lines = [
         json.dumps({"custom_id": f"{number}", "method": "POST", "url": "/v1/completions", "body": one})
         for number, one in enumerate(bodies)

@@ -28,6 +28,7 @@ from gateway.http.caller import Caller
 from ops.runtime.classifier import Classifier
 from ops.runtime.settings import SHIPPED_MODEL
 from proto import arrays
+from proto.rpc import Lease
 from proto.sampling import greedy
 from proto.sampling_pb2 import CLASSIFY, FinishReason
 from proto.scheduler_pb2 import GenerateResponse, SequenceDelta, TokenLogprobs
@@ -40,7 +41,7 @@ from proto.tokenizer_pb2 import (
     TextSoFar,
 )
 from tests.support.mutate import cases, spoiled, spoiled_json
-from tests.unit.gateway.conftest import JSON, NoTokenizer
+from tests.unit.gateway.conftest import JSON, NoTokenizer, leases_of
 from tokenizer_svc.defaults import fill_in
 from tokenizer_svc.embedding import tokens_request
 from tokenizer_svc.errors import TokenizerError
@@ -103,9 +104,16 @@ def test_bodies() -> None:
             json.loads(refusal.body())
 
 
+class TwoModels(NoTokenizer):
+    """Whoever names no model is refused, too."""
+
+    async def leases(self) -> list[Lease]:
+        return leases_of("m") + leases_of("other")
+
+
 async def test_requests_over_http() -> None:
     """Nothing that a client sends is the gateway's fault."""
-    transport = httpx.ASGITransport(create_app(NoTokenizer()), raise_app_exceptions=False)
+    transport = httpx.ASGITransport(create_app(TwoModels()), raise_app_exceptions=False)
     bodies = {"/v1/completions": COMPLETION, "/v1/chat/completions": CHAT, "/v1/embeddings": EMBEDDING}
     bodies |= {"/v1/classify": CLASSIFICATION, "/v1/rerank": RANKING}
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=JSON) as http:
