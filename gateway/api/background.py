@@ -16,7 +16,7 @@ from fastapi import Request, Response
 from gateway.api.answer import Json, compact
 from gateway.errors import BadRequest, NotFound
 from gateway.http.caller import caller_of
-from gateway.http.sse import EventStream, named_event
+from gateway.http.sse import COMMENT_BETWEEN_IDS, EventStream, named_event
 from gateway.upstream.jobs import JobQueue, LeaseLost
 from gateway.upstream.response_store import ResponseStore
 
@@ -75,7 +75,8 @@ class Background:
 
     def follow(self, tenant: str, response_id: str, after: int) -> Response:
         """The events of a response after number `after`, until it ends."""
-        return EventStream(self._events(tenant, response_id, after))
+        events = self._events(tenant, response_id, after)
+        return EventStream(events, keep_alive=lambda: COMMENT_BETWEEN_IDS)
 
     async def _events(self, tenant: str, response_id: str, after: int) -> AsyncGenerator[str, None]:
         async with (

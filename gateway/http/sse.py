@@ -28,6 +28,8 @@ KEEP_ALIVE_SECONDS = 15.0
 DONE = "data: [DONE]\n\n"
 COMMENT = ":\n\n"
 """Readers of events pass over it."""
+COMMENT_BETWEEN_IDS = ":\n"
+"""As `COMMENT`, where events have ids: after one, openai's client takes an empty line for another event."""
 
 _HEADERS = [
     (b"cache-control", b"no-cache"),

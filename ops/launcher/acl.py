@@ -45,8 +45,8 @@ _SERVER = (
 )
 """What it takes to read a door. Scripts run with these rights and no others."""
 _GATEWAY = (
-    "+hget +hgetall +hkeys +hset +hsetnx +hexists +hdel +hincrby +zadd +zrem +zrange +zscore +zcard +scard "
-    "+rpush +lrange +getbit +setbit +xrange +pttl +time +exists +eval"
+    "+hget +hgetall +hkeys +hlen +hset +hsetnx +hexists +hdel +hincrby +zadd +zrem +zrange +zscore +zcard "
+    "+scard +rpush +lrange +getbit +setbit +xrange +pttl +time +exists +eval"
 )
 """What it takes to read the API keys, to count requests and tokens, to store responses, files and the
 answers under an Idempotency-Key, and to work at jobs. Metrics take what all may do."""

@@ -10,6 +10,7 @@ import pytest
 
 from gateway.api.background import ENDED
 from gateway.api.responses_answer_schema import RESPONSE_EVENTS, ResponseAnswer
+from gateway.http import sse
 from gateway.http.caller import Behalf
 from gateway.jobs.background import MOST_TAKES
 from proto.tokenizer_pb2 import PromptInfo, TextChunk
@@ -158,6 +159,26 @@ async def test_the_openai_client_follows_and_resumes(fleet):
     assert [event.sequence_number for event in seen] == list(range(len(seen)))
     text = "".join(event.delta for event in seen if event.type == "response.output_text.delta")
     assert text == STORY == seen[-1].response.output_text
+
+
+async def test_the_openai_client_waits_while_nothing_comes(fleet, monkeypatch):
+    """It has seen ids, and keeps the last one: what keeps the stream alive must be no event to it."""
+    monkeypatch.setattr(sse, "KEEP_ALIVE_SECONDS", 0.05)
+    fleet.tokenizer.generate, stopped = stops_after(WHOLE, 4)
+    first = await fleet.start()
+    stream = await first.client.responses.create(**ASK, stream=True)
+    following = asyncio.create_task(all_of(stream))
+    await stopped.wait()
+    await asyncio.sleep(0.3)
+    fleet.tokenizer.generate = says(WHOLE)
+    second = await fleet.start()
+    await fleet.expire("response")
+    second.app.state.jobs._runners[0].wake()
+    assert (await following)[-1].response.output_text
+
+
+async def all_of(stream):
+    return [event async for event in stream]
 
 
 @pytest.mark.parametrize("pieces", [0, 4, 9])
