@@ -17,3 +17,8 @@ def shared_memory(device: torch.device) -> int:
     if major in (9, 10):
         return 227 << 10
     return (163 if (major, minor) in ((8, 0), (8, 7)) else 99) << 10
+
+
+def has_tensor_memory(device: torch.device) -> bool:
+    """Whether products of 64 rows or more have their sums in tensor memory, as on data-centre Blackwell."""
+    return capability(device)[0] == 10

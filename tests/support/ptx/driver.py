@@ -20,7 +20,7 @@ from tests.support.ptx.counts import Counts
 from tests.support.ptx.device import DeviceMemory
 from tests.support.ptx.run import Code
 
-SHARED = {80: 163 << 10, 90: 227 << 10}
+SHARED = {80: 163 << 10, 89: 99 << 10, 90: 227 << 10, 100: 227 << 10}
 """Bytes of shared memory that a program may take, by compute capability."""
 
 code_of = lru_cache(maxsize=None)(Code)

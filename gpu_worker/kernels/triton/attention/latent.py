@@ -12,10 +12,14 @@ import triton.language as tl
 from torch import Tensor
 
 from gpu_worker.kernels.attention import AttentionSpec, LayerCache, Rotary, StepMetadata
+from gpu_worker.kernels.triton import gpu
 from gpu_worker.kernels.triton.attention.combine import combined
 from gpu_worker.kernels.triton.attention.latent_tile import attend_latent
 from gpu_worker.kernels.triton.attention.launch import Launch, Tiling
 from gpu_worker.kernels.triton.kv.format import format_of, pointers
+
+LARGE = 128 << 10
+"""Bytes of shared memory that 32 queries and 64 rows of 512 + 64 two-byte numbers fit into."""
 
 
 @triton.jit(do_not_specialize_on_alignment=["positions"])
@@ -82,17 +86,26 @@ def write(query: Tensor, latent: Tensor, rotary: Rotary, cache: LayerCache, step
 
 
 def tile_rows(query: Tensor) -> int:
-    """Rows of a tile at most: what its sums, as wide as a compressed row, leave of the registers."""
-    return 16 if query.dtype == torch.float32 else 64
+    """Rows of a tile at most: what its sums, as wide as a compressed row, leave of the registers.
+
+    64 fit into the shared memory of the A100 and the H100. Most other GPUs have less, and on Blackwell the
+    sums of 64 rows and their scores are more than tensor memory holds.
+    """
+    if query.dtype == torch.float32:
+        return 16
+    large = gpu.shared_memory(query.device) >= LARGE and not gpu.has_tensor_memory(query.device)
+    return 64 if large else 32
 
 
-def tiling(size: int, padded: int, factor: tl.dtype, each: int) -> Tiling:
+def tiling(size: int, padded: int, factor: tl.dtype, each: int, shared_memory: int) -> Tiling:
     """For tiles of `size` queries over rows of `padded` numbers, `each` of them in a word.
 
     Registers are short: many rows of pages at a time save instructions for each, but more queries leave room
-    for fewer of them where words are taken apart.
+    for fewer of them where words are taken apart. `shared_memory`: bytes that a program may have.
     """
     many = size == 32 or (size == 64 and each == 1)
+    if each == 1 and shared_memory < LARGE:
+        many = False
     rows = 16 if factor == tl.float32 else 64 if many else 32
     return Tiling(rows, 8 if size * padded > 16 * 512 else 4, 2)
 
@@ -124,7 +137,7 @@ def attend(
     pages, _, scales, _ = pointers(cache, reading.word)
     least = 16 * reading.each
     padded = triton.next_power_of_2(max(least, rank))
-    tiles = tiling(launch.size, padded, factor, reading.each)
+    tiles = tiling(launch.size, padded, factor, reading.each, gpu.shared_memory(query.device))
     partials = logsums = None
     if splits > 1:
         partials = query.new_empty((splits, rows, rank), dtype=torch.float32)

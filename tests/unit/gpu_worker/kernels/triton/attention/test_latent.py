@@ -4,11 +4,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+import triton.language as tl
 from torch.testing import assert_close
 
 from gpu_worker.kernels.attention import AttentionSpec, LayerCache, Rotary
 from gpu_worker.kernels.kv_sizes import AUTO, PageShape
 from gpu_worker.kernels.reference.latent import write_latent
+from gpu_worker.kernels.triton import gpu
+from gpu_worker.kernels.triton.attention import latent
 from gpu_worker.kernels.triton.attention.attention import TritonStep
 from gpu_worker.kernels.triton.kv import FORMATS
 from tests.support.paged import Heads, dense, make_step, recorded, zeros
@@ -76,11 +79,30 @@ def test_rows_of_any_size(rows: list[tuple[int, int]]) -> None:
     assert_close(out.double() * 1e4, dense(paged) * 1e4, atol=2e-3, rtol=2e-3)
 
 
+@pytest.mark.parametrize("capability", [(9, 0), (8, 9)], ids=["Hopper", "Ada"])
 @pytest.mark.parametrize("heads", [1, 16, 40, 128])
-def test_any_number_of_heads(heads: int) -> None:
+def test_any_number_of_heads(
+    heads: int, capability: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """More of them than a tile holds too, and not as many in each."""
+    monkeypatch.setattr(gpu, "capability", lambda device: capability)
     check([(1, 70), (9, 40)], Heads(heads, 1, 24, rank=16), torch.float32)
     check([(1, 300)], Heads(heads, 1, 24, rank=16), torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("capability", "rows", "keys"),
+    [((8, 0), 64, (32, 64, 64)), ((9, 0), 64, (32, 64, 64)), ((8, 9), 32, (32, 32)), ((10, 0), 32, (32, 64))],
+)
+def test_tiles_are_as_large_as_the_gpu_has_room_for(
+    capability: tuple[int, int], rows: int, keys: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu, "capability", lambda device: capability)
+    query = torch.zeros(1, 128, 576, dtype=torch.bfloat16)
+    assert latent.tile_rows(query) == rows
+    assert latent.tile_rows(query.float()) == 16
+    room, sizes = gpu.shared_memory(query.device), [16, 32, 64][: len(keys)]
+    assert tuple(latent.tiling(size, 512, tl.bfloat16, 1, room).keys for size in sizes) == keys
 
 
 def test_sizes_of_large_models() -> None:
