@@ -58,10 +58,13 @@ def _go_on() -> None:
     """Nobody waits to be told."""
 
 
-def _enter(cores: list[int], threads: int) -> None:
-    """What the thread that looks does first: who starts it may be bound to one core."""
+def _enter(cores: list[int], threads: int, gpu: int | None) -> None:
+    """What the thread that looks does first: who starts it may be bound to one core. `gpu`: the process's, if
+    it has one; a thread begins with the machine's first."""
     restrict_to(cores)
     torch.set_num_threads(threads)
+    if gpu is not None:
+        torch.cuda.set_device(gpu)
 
 
 @dataclass
@@ -134,7 +137,8 @@ class SlotImages:
         """Steps take turns with the tower, so that each has all cores; None: they do not share any."""
         if self.turns is not None:
             tower.between_parts = self.turns.pass_on
-        self._thread = ThreadPoolExecutor(1, "images", _enter, (usable(), torch.get_num_threads()))
+        gpu = torch.cuda.current_device() if device.type == "cuda" else None
+        self._thread = ThreadPoolExecutor(1, "images", _enter, (usable(), torch.get_num_threads(), gpu))
         self._first_line, self._device, self._ranks = first_line, device, ranks
         self._images: dict[int, list[SlotImage]] = {}
         self._ends = np.zeros(slots, np.int64)

@@ -6,6 +6,7 @@ import time
 from contextlib import nullcontext
 from pathlib import Path
 from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from gpu_worker.memory.cache import make_caches
 from gpu_worker.models.decoder import Decoder
 from gpu_worker.models.registry import Beside, load_model
 from gpu_worker.models.vision import load_tower
-from gpu_worker.step.images import NOT_BY_ALL, slot_images
+from gpu_worker.step.images import NOT_BY_ALL, SlotImages, slot_images
 from gpu_worker.step.predicted import PredictedTokens
 from gpu_worker.step.runner import Runner
 from proto.images_pb2 import PromptImage
@@ -294,6 +295,19 @@ def test_answers_go_on_beside_a_tower_that_takes_long(one: Seeing) -> None:
     other, alone = plain.admit(1, TEXT, sampling=BLIND), plain.admit(0, tokens, images=images, sampling=BLIND)
     assert plain.generate(other, 9) == begun
     assert plain.generate(alone, 5) == answered
+
+
+def test_the_thread_that_looks_is_on_the_gpu_of_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new thread is on the first GPU."""
+    chosen = list[tuple[str, int]]()
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(
+        torch.cuda, "set_device", lambda gpu: chosen.append((threading.current_thread().name, gpu))
+    )
+    tower: Any = SimpleNamespace(vision=SimpleNamespace(in_grid=False, together="nowhere"))
+    images = SlotImages(1, tower, 0, torch.device("cuda"))
+    images._thread.submit(lambda: None).result()
+    assert chosen == [("images_0", 1)]
 
 
 def test_nobody_looks_at_images_of_who_has_left(one: Seeing) -> None:
