@@ -24,6 +24,7 @@ from gpu_worker.kernels.reference.kept import KeptWeights, Kind
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.reference.rows import FP8
 from gpu_worker.kernels.sampling import Allowed, Sampled, SamplingState
+from gpu_worker.kernels.triton import gpu
 from gpu_worker.kernels.triton.attention.attention import TritonStep
 from gpu_worker.kernels.triton.copies import BlockCopies
 from gpu_worker.kernels.triton.formats.fp8 import is_native
@@ -52,6 +53,8 @@ class TritonKernels(ReferenceKernels):
         """`device`: a GPU, or the CPU if Triton interprets. Raises `KernelError` if it can do neither."""
         self._device = device
         if device.type == "cuda":
+            if gpu.capability(device) < (8, 0):
+                raise KernelError("Triton's kernels need a GPU of compute capability 8.0: Ampere or later")
             self._processors = torch.cuda.get_device_properties(device).multi_processor_count
             _probe(device)
         elif triton.knobs.runtime.interpret:

@@ -21,6 +21,7 @@ from gpu_worker.kernels.reference.int4 import Int4Reference
 from gpu_worker.kernels.reference.kept import KeptReference
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.reference.quantized import QuantizedReference
+from gpu_worker.kernels.triton import gpu
 from gpu_worker.kernels.triton.kernels import Int4Triton, KeptTriton, QuantizedTriton, TritonKernels
 from gpu_worker.models.weights import Weights
 from gpu_worker.startup import backend
@@ -200,6 +201,12 @@ def test_weights_are_quantized_one_after_the_other(settings, saved, monkeypatch,
     monkeypatch.setattr(kind, "gated", keep_an_eye(kind.gated))
     load(settings(model=directory, **changes))
     assert len(given) == 2 * 4 + 1
+
+
+def test_on_a_gpu_before_ampere_pytorch_computes(settings, monkeypatch, caplog) -> None:
+    monkeypatch.setattr(gpu, "capability", lambda device: (7, 5))
+    assert type(backend._triton(settings(), torch.device("cuda"))) is ReferenceKernels
+    assert "need a GPU of compute capability 8.0" in caplog.text
 
 
 def test_where_triton_cannot_compile_pytorch_computes(settings, monkeypatch, caplog) -> None:
