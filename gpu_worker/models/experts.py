@@ -14,7 +14,7 @@ from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.products import Clamped, Expert, Routing, Unary
 from gpu_worker.models.config import ModelConfig
 from gpu_worker.models.norms import identity
-from gpu_worker.models.weights import RankRows, Weights, in_tensors
+from gpu_worker.models.weights import Weights, in_tensors
 
 
 class Experts:
@@ -103,17 +103,17 @@ def _router(
 
 
 def _expert(config: ModelConfig, weights: Weights, size: int, hidden: int) -> Expert:
-    """An expert whose intermediate size is `size`, from and to `hidden` dimensions."""
+    """This rank's part of an expert whose intermediate size is `size`, from and to `hidden` dimensions."""
     names = config.family.experts
     assert names is not None
-    clamped = names.clamped
+    clamped, share = names.clamped, weights.share(size)
     together = names.stacked and weights.has(f"gate_up_proj.{'bias' if clamped else 'weight'}")
-    parts = in_tensors(names.up, [RankRows(size)] * (2 if config.family.gated else 1))
+    parts = in_tensors(names.up, [share] * (2 if config.family.gated else 1))
     if together:
-        parts = {"gate_up_proj": [RankRows(2 * size)] if clamped else [RankRows(size)] * 2}
+        parts = {"gate_up_proj": [share.times(2)] if clamped else [share] * 2}
     up, up_bias = weights.split_outputs(parts, hidden, clamped)
-    down, down_bias = weights.split_inputs(names.down, hidden, size, clamped)
+    down, down_bias = weights.split_inputs(names.down, hidden, share, clamped)
     if up_bias is not None and together:  # gates and ups alternate
-        order = torch.arange(2 * size, device=up_bias.device).view(size, 2).t().flatten()
+        order = torch.arange(len(up_bias), device=up_bias.device).view(-1, 2).t().flatten()
         up, up_bias = up[order], up_bias[order]
     return Expert(up, down, up_bias, down_bias)

@@ -27,8 +27,8 @@ from gpu_worker.models.weights import Weights
 
 
 def rank_config(config: ModelConfig, count: int) -> ModelConfig:
-    """The configuration of one of `count` ranks: whole heads, and a part of the dimensions of MLPs and
-    experts.
+    """The configuration of one of `count` ranks: whole heads, and a part of the dimensions of MLPs. Experts
+    stay whole here: `Weights.share` has a rank's part of their dimensions.
 
     If there are fewer key heads than ranks, several ranks have the same key heads. Raises `ModelError` if the
     model cannot be split.
@@ -43,15 +43,10 @@ def rank_config(config: ModelConfig, count: int) -> ModelConfig:
 
     if config.family.norms_all_heads:
         raise ModelError(f"QUIRE_TENSOR_PARALLEL={count}: {config.architecture} has norms over all heads")
-    kv_heads, experts = config.num_kv_heads, config.experts
-    if experts is not None:
-        experts = replace(
-            experts,
-            intermediate_size=part(experts.intermediate_size, "intermediate dimensions of an expert"),
-            shared_intermediate_size=part(
-                experts.shared_intermediate_size, "intermediate dimensions of the shared expert"
-            ),
-        )
+    kv_heads = config.num_kv_heads
+    if config.experts is not None:
+        part(config.experts.intermediate_size, "intermediate dimensions of an expert")
+        part(config.experts.shared_intermediate_size, "intermediate dimensions of the shared expert")
     recurrence = config.recurrence.part(count) if config.recurrence else None
     if config.recurrence is not None and recurrence is None:
         raise ModelError(f"QUIRE_TENSOR_PARALLEL={count}: the recurrent layers cannot be split")
@@ -64,7 +59,6 @@ def rank_config(config: ModelConfig, count: int) -> ModelConfig:
         num_kv_heads=part(kv_heads * copies, "key heads"),
         key_copies=copies,
         intermediate_size=part(config.intermediate_size, "intermediate dimensions of the MLP"),
-        experts=experts,
         recurrence=recurrence,
     )
 

@@ -23,13 +23,31 @@ Kept = TypeVar("Kept", ByteWeight, ScaledWeight, CodedWeight)
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """This rank's rows of a part of a matrix, or columns."""
+
+    own: slice
+    """Which of them."""
+    whole: int
+    """Number of all."""
+
+    def times(self, number: int) -> "Share":
+        """The same of `number` rows in the place of each."""
+        return Share(slice(number * self.own.start, number * self.own.stop), number * self.whole)
+
+
+@dataclass(frozen=True, slots=True)
 class RankRows:
-    """A part of a matrix whose rows are split among ranks."""
+    """A part of a matrix whose rows are split among ranks evenly."""
 
     rows: int
     """Number of rows of one rank."""
     copies: int = 1
     """Number of consecutive ranks that have the same rows."""
+
+    def share(self, ranks: Ranks) -> Share:
+        first = ranks.rank // self.copies * self.rows
+        return Share(slice(first, first + self.rows), self.rows * ranks.count // self.copies)
 
 
 def in_tensors(names: Sequence[str], parts: Sequence[T]) -> dict[str, Sequence[T]]:
@@ -118,8 +136,16 @@ class Weights:
             {name: [RankRows(n, everywhere)] for name, n in parts.items()}, columns, biased
         )
 
+    def share(self, size: int) -> Share:
+        """This rank's part of `size` dimensions, which the ranks divide. Where weights are kept, it is whole
+        groups of weights that share a scale, of which ranks may have different numbers."""
+        count = self.ranks.count
+        unit = GROUP if self.keeps and size % GROUP == 0 and size >= count * GROUP else 1
+        begin, end = (size // unit * rank // count * unit for rank in (self.ranks.rank, self.ranks.rank + 1))
+        return Share(slice(begin, end), size)
+
     def split_outputs(
-        self, parts: Mapping[str, Sequence[RankRows]], columns: int, biased: bool
+        self, parts: Mapping[str, Sequence[RankRows | Share]], columns: int, biased: bool
     ) -> tuple[Tensor, Tensor | None]:
         """As `merged`, for products whose outputs are split among ranks: weight [sum of this rank's rows,
         columns].
@@ -131,24 +157,27 @@ class Weights:
         bias = [(f"{name}.bias", *cut) for name, cut in cuts.items()]
         return weight, self._merge(bias, ()) if biased else None
 
-    def split_inputs(self, name: str, rows: int, columns: int, biased: bool) -> tuple[Tensor, Tensor | None]:
+    def split_inputs(
+        self, name: str, rows: int, columns: int | Share, biased: bool
+    ) -> tuple[Tensor, Tensor | None]:
         """Weight [rows, this rank's columns], and bias, of a product whose inputs are split among ranks.
 
-        Only rank 0 has the bias, so that the sum over ranks has it once.
+        `columns`: number of one rank's, if all have as many. Only rank 0 has the bias, so that the sum over
+        ranks has it once.
         """
-        first, whole = self.ranks.rank * columns, self.ranks.count * columns
+        share = columns if isinstance(columns, Share) else RankRows(columns).share(self.ranks)
         every = [slice(0, rows)]
-        weight = self._merge([(f"{name}.weight", rows, every)], (whole,), slice(first, first + columns))
+        weight = self._merge([(f"{name}.weight", rows, every)], (share.whole,), share.own)
         bias = self._merge([(f"{name}.bias", rows, every)], ()) if biased else None
         return weight, bias if self.ranks.rank == 0 else None
 
-    def _cut(self, parts: Sequence[RankRows]) -> tuple[int, list[slice]]:
+    def _cut(self, parts: Sequence[RankRows | Share]) -> tuple[int, list[slice]]:
         """Number of rows of a whole tensor, and slices of this rank's rows."""
         whole, mine = 0, []
         for part in parts:
-            first = whole + self.ranks.rank // part.copies * part.rows
-            mine.append(slice(first, first + part.rows))
-            whole += part.rows * self.ranks.count // part.copies
+            share = part if isinstance(part, Share) else part.share(self.ranks)
+            mine.append(slice(whole + share.own.start, whole + share.own.stop))
+            whole += share.whole
         return whole, mine
 
     def _merge(

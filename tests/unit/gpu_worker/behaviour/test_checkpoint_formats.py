@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM
 from gpu_worker.kernels.cpu import build
 from gpu_worker.kernels.cpu.kernels import KeptKernels
 from gpu_worker.kernels.interface import Kernels
+from gpu_worker.kernels.products import scales_of
 from gpu_worker.kernels.reference.int4 import Int4Reference
 from gpu_worker.kernels.reference.kept import KeptReference
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
@@ -358,6 +359,36 @@ def test_products_with_multipliers_are_dequantized(tmp_path: Path, caplog: pytes
     found, expected = (logits_of(directory, KeptReference()) for directory in (stored, meant))
     assert " 0 % stay as they are" in caplog.text
     assert (found - expected).norm() < 1e-5 * expected.norm()
+
+
+def test_every_rank_keeps_whole_groups_of_experts(tmp_path: Path) -> None:
+    """Equal parts would begin in the middle of one. Results are those of one rank that has plain weights."""
+    encoder, config = AS_CODES["mxfp4, stacked"][1:]
+    architecture, changes = MODELS["gpt-oss"]
+    random_model(architecture, changes | WIDE | {"intermediate_size": 96}).save_pretrained(
+        tmp_path / "source"
+    )
+    stored, meant = checkpoints.write_stacked(tmp_path / "source", tmp_path, encoder, config)
+    sizes = set[tuple[int, ...]]()
+
+    class Watched(KeptReference):
+        def __init__(self) -> None:
+            self.kept = {"fp4": ReferenceKernels()}
+
+        def mixture(self, experts: Any, count: int, activation: Any = "silu") -> Any:
+            every = list(experts)
+            for each in every:
+                assert all(scales_of(weight, "fp4") is not None for weight in (each.up, each.down))
+                sizes.add(tuple(each.down.shape))
+            return super().mixture(every, count, activation)
+
+    ranks = Together(2, lambda ranks: make_runner(stored, Watched(), ranks=ranks))
+    seen, _ = [watch_logits(runner) for runner in ranks.runners]
+    driver = Driver(ranks)
+    driver.step((driver.admit(0, PROMPT), len(PROMPT)))
+    assert sizes == {(64, 32), (64, 64)}
+    found = torch.stack([seen[0, position] for position in range(len(PROMPT))])
+    torch.testing.assert_close(found, logits_of(meant, ReferenceKernels()), atol=1e-4, rtol=1e-4)
 
 
 def logits_of(directory: Path, kernels: Kernels) -> torch.Tensor:
