@@ -16,8 +16,8 @@ exchange tokens.
 from collections.abc import Callable
 from dataclasses import replace
 
+import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from gpu_worker.errors import ModelError
 from gpu_worker.kernels.products import Linear, Unary
@@ -91,12 +91,16 @@ class Vocabulary:
         self._first = ranks.rank * self._each
 
     def read(self, weights: Weights, name: str, *columns: int) -> Tensor:
-        """This rank's rows of a matrix [tokens, columns], or of a bias [tokens]. Rows past the last token are
-        zero."""
+        """This rank's rows of a matrix [tokens, columns], or of a bias [tokens]. Rows past the last token
+        repeat it, so that weights that are kept stay so; nobody reads them. A rank of no tokens has zeros."""
         rows = slice(min(self._first, self._size), min(self._first + self._each, self._size))
+        found = rows.stop - rows.start
+        if not found:
+            return torch.zeros(self._each, *columns, dtype=weights.dtype, device=weights.device)
         table = weights.rows(name, rows, self._size, *columns)
-        missing = self._each - len(table)
-        return pad(table, (0, 0) * len(columns) + (0, missing)) if missing else table
+        if found == self._each:
+            return table
+        return table[torch.arange(self._each, device=table.device).clamp(max=found - 1)]
 
     def embedding(self, rows: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         """A look-up of any token's embedding. `rows`: looks up this rank's rows."""

@@ -22,6 +22,7 @@ from ops.runtime.gguf.file import read_gguf
 from tests.support.gguf import KINDS, model_file, tokens, write_gguf
 from tests.support.logits import watch_logits
 from tests.support.predictors import add_predictor, logits_of
+from tests.support.ranks import Together, same
 from tests.unit.gpu_worker.behaviour.test_families import PROMPT, random_model
 from tests.unit.gpu_worker.conftest import Driver, make_runner
 
@@ -511,6 +512,27 @@ def test_4_bits_stay_so_by_default(
         file, meant = written(tmp_path / name, name, lambda own: kind)
         compare(file, meant, KeptReference(), most)
         assert " 100 % stay as they are" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])
+@pytest.mark.parametrize("name", ["llama", "qwen2"])  # head and embedding are one, or two
+def test_ranks_keep_weights_of_a_vocabulary_that_they_do_not_divide(
+    tmp_path: Path, name: str, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="gpu_worker")
+    path = as_directory(written(tmp_path, name, lambda own: kind)[0])
+    alone = make_runner(path, KeptReference())
+    ranks = Together(2, lambda ranks: make_runner(path, KeptReference(), ranks=ranks))
+    assert caplog.text.count(" 100 % stay as they are") == 3
+    seen = [watch_logits(runner) for runner in (alone, *ranks.runners)]
+    for runner in (alone, ranks):
+        driver = Driver(runner)
+        driver.step((driver.admit(0, PROMPT), len(PROMPT)))
+    expected, *found = (torch.stack([of[0, at] for at in range(len(PROMPT))]) for of in seen)
+    assert expected.shape[1] == 97
+    assert expected.std() > 0.3
+    assert same(found)
+    torch.testing.assert_close(found[0], expected, atol=5e-5, rtol=5e-5)
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen2", "Mixtral", "granitehybrid, experts", "nemotron_h_moe"])

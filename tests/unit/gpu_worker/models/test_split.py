@@ -5,14 +5,17 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from gpu_worker.errors import ModelError
 from gpu_worker.kernels.cpu import build, library
 from gpu_worker.kernels.cpu.kernels import CpuKernels, QuantizedKernels
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
+from gpu_worker.models.checkpoint import open_checkpoint
 from gpu_worker.models.config import read_config
 from gpu_worker.models.registry import load_model
-from gpu_worker.models.split import rank_config
+from gpu_worker.models.split import Vocabulary, rank_config
+from gpu_worker.models.weights import Weights
 from tests.support.logits import watch_logits
 from tests.support.ranks import Meeting, Thread, Together, same
 from tests.unit.gpu_worker.behaviour.test_families import ALIKE, MODELS, PROMPT, random_model
@@ -155,6 +158,19 @@ def test_a_rank_holds_its_part_alone(directory: Any) -> None:
         load_model(path, torch.device("cpu"), Counting(), ranks=Thread(count - 1, count, Meeting(count)))
         sizes.append(list(given))
     assert [2 * size for size in sizes[1]] == [49 * 2 * 32 if size == 97 * 32 else size for size in sizes[0]]
+
+
+def test_a_rank_may_have_no_token(tmp_path: Any) -> None:
+    """Of 9 tokens five ranks of eight have two each, or one: the last one twice."""
+    table = torch.randn(9, 4)
+    save_file({"table": table}, tmp_path / "model.safetensors")
+    parts = []
+    for rank in range(8):
+        ranks = Thread(rank, 8, Meeting(8))
+        with open_checkpoint(tmp_path) as checkpoint:
+            weights = Weights(checkpoint, torch.float32, torch.device("cpu"), ranks=ranks)
+            parts.append(Vocabulary(9, ranks).read(weights, "table", 4))
+    assert torch.cat(parts).equal(torch.cat((table, table[8:], torch.zeros(6, 4))))
 
 
 def test_what_cannot_be_split_is_refused(directory: Any) -> None:
