@@ -24,8 +24,8 @@ from gpu_worker.machine.huge_pages import Memory, populate
 from gpu_worker.machine.transfer import indices
 
 PIECE = 16 << 20
-"""Bytes of host memory that are allocated at once, when one of their slots is first used. Pinning them takes
-time. It delays no step as long as it takes less than the step before."""
+"""Bytes of host memory that are allocated at once, when one of their slots is first used; more on a GPU, if
+blocks are large. Pinning them takes time. It delays no step as long as it takes less than the step before."""
 
 BUFFER = 16 << 20
 """Bytes of the buffer on the device into which blocks are gathered."""
@@ -43,6 +43,21 @@ class HostOffer:
     """Time to compute one more token of a prompt. Microseconds."""
 
 
+def slots_within(memory: int, block_bytes: int, pinned: bool) -> int:
+    """Host slots that take `memory` bytes at most. PyTorch pins a power of two, however few are asked for."""
+    if not pinned:
+        return memory // block_bytes
+    piece = _piece_bytes(block_bytes, True)
+    whole, rest = divmod(memory, piece)
+    last = 1 << rest.bit_length() >> 1
+    return whole * (piece // block_bytes) + last // block_bytes
+
+
+def _piece_bytes(block_bytes: int, pinned: bool) -> int:
+    """Bytes of a piece. Of one that is pinned less than an eighth is left over."""
+    return max(PIECE, 1 << (8 * block_bytes - 1).bit_length()) if pinned and block_bytes else PIECE
+
+
 class HostPages:
     """Host slots 0 to `slots` - 1, each for one block of all `caches`, in any KV format."""
 
@@ -51,7 +66,8 @@ class HostPages:
         self._tensors = [tensor for cache in caches for tensor in cache.tensors()]
         self._sizes = [tensor.nbytes // len(tensor) for tensor in self._tensors]
         self._device = self._tensors[0].device if caches else torch.device("cpu")
-        self._per_piece = PIECE // max(1, self.block_bytes) or 1
+        self._pinned = self._device.type == "cuda"
+        self._per_piece = _piece_bytes(self.block_bytes, self._pinned) // max(1, self.block_bytes) or 1
         self._pieces: dict[int, Tensor] = {}
         self._mapped = Memory()
         self._at_once = BUFFER // max(1, self.block_bytes) or 1
@@ -151,7 +167,7 @@ class HostPages:
             slots = min(self._per_piece, self.slots - number * self._per_piece)
             size = slots * self.block_bytes
             try:
-                if self._device.type == "cuda":
+                if self._pinned:
                     memory = torch.empty(size, dtype=torch.uint8, pin_memory=True)
                 else:
                     memory = self._mapped.take(-(-size // 4)).view(torch.uint8)[:size]

@@ -1,9 +1,10 @@
 """The sizes of a worker's batch: slots, and blocks of KV memory on the device and on the host."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
@@ -22,7 +23,7 @@ from gpu_worker.memory.cache import (
     state_bytes,
     token_bytes,
 )
-from gpu_worker.memory.host import HostPages
+from gpu_worker.memory.host import HostPages, slots_within
 from gpu_worker.models.encoder_load import usual_length
 from gpu_worker.models.predictor import Predictor
 from gpu_worker.models.projection import Projection
@@ -167,25 +168,31 @@ def _check_room_for_images(limits: BatchLimits, tower: Tower) -> None:
 
 
 def _left_on_gpu(parts: Parts, limits: BatchLimits, share: float) -> int:
-    """Bytes that a rank's pages may take: `GPU_SHARE` of what the largest step leaves free.
+    """Bytes that a rank's pages may take: `GPU_SHARE` of what the largest step leaves free, and the largest
+    image beside it.
 
     `share`: the worker's part of the GPU's memory, of which its weights are taken, too. So it does not matter
     whether the other workers of the GPU have loaded theirs.
     """
     device = parts.device
     runner = parts.runner(limits)
-    torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_allocated(device)
     with enough_memory(limits, device):
-        runner.execute(full_step(limits))
-        if parts.model.tower is not None:
-            parts.model.tower.rehearse()
-    activations = torch.cuda.max_memory_allocated(device) - before
+        activations = _taken(device, partial(runner.execute, full_step(limits)))
+        if parts.model.tower is not None:  # it computes beside steps
+            activations += _taken(device, parts.model.tower.rehearse)
     del runner
     torch.cuda.empty_cache()
     own = int(torch.cuda.get_device_properties(device).total_memory * share)
     own -= torch.cuda.memory_allocated(device)
     return int((min(free_memory(device), own) - activations) * GPU_SHARE)
+
+
+def _taken(device: torch.device, work: Callable[[], object]) -> int:
+    """Bytes of a GPU that `work` takes at most, beside those that were taken before."""
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    work()
+    return torch.cuda.max_memory_allocated(device) - before
 
 
 @contextmanager
@@ -206,22 +213,20 @@ def add_host_memory(settings: WorkerSettings, runner: Runner, ranks: Ranks) -> N
 
     Raises `CapacityError` if it does not hold one block or is more than is free.
     """
-    size = runner.host.block_bytes * ranks.count
+    size, on_gpu = runner.host.block_bytes * ranks.count, runner.device.type == "cuda"
     if not size:  # nothing is kept of the texts of an encoder
         return
-    if settings.host_memory is None:
+    memory, free = int(settings.host_memory or 0), available()
+    if settings.host_memory is None and on_gpu:
         own = ranks.count / max(ranks.count, present())  # other workers may have the machine's other GPUs
-        memory = (
-            int(available() * HOST_SHARE * own * settings.memory_share) if runner.device.type == "cuda" else 0
+        memory = int(free * HOST_SHARE * own * settings.memory_share)
+    blocks = slots_within(memory // ranks.count, runner.host.block_bytes, on_gpu)
+    if memory > free or (settings.host_memory and not blocks):
+        raise CapacityError(
+            f"QUIRE_HOST_MEMORY is {memory / 2**20:.0f} MiB: a block takes {size / 2**20:.2f} MiB, "
+            f"and {free / 2**20:.0f} MiB are free"
         )
-    else:
-        memory, free = int(settings.host_memory), available()
-        if not (memory == 0 or size <= memory <= free):
-            raise CapacityError(
-                f"QUIRE_HOST_MEMORY is {memory / 2**20:.0f} MiB: a block takes {size / 2**20:.2f} MiB, "
-                f"and {free / 2**20:.0f} MiB are free"
-            )
-    if blocks := ranks.least(memory // size):
+    if blocks := ranks.least(blocks):
         runner.host = HostPages(runner.caches, blocks)
         runner.host_offer = offer = host_offer(runner)
         log.info(

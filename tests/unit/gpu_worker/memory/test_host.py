@@ -12,7 +12,7 @@ from gpu_worker.errors import CapacityError, PlanError
 from gpu_worker.kernels.reference.kv import FORMATS
 from gpu_worker.memory import host
 from gpu_worker.memory.cache import make_caches
-from gpu_worker.memory.host import HostPages
+from gpu_worker.memory.host import HostPages, slots_within
 from gpu_worker.models.config import read_config
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.load import load
@@ -103,6 +103,42 @@ def test_contents_do_not_outlive_the_call(make: SimpleNamespace, tiny: SimpleNam
     runner.reset()
     with pytest.raises(PlanError, match="holds nothing"):
         runner.execute(make.plan(1, swap_in=([0], [5])))
+
+
+class OnGpu:
+    """Seven blocks of a tensor on a GPU."""
+
+    device = torch.device("cuda")
+
+    def __init__(self, block_bytes: int) -> None:
+        self.nbytes = 7 * block_bytes
+
+    def __len__(self) -> int:
+        return 7
+
+
+@pytest.mark.parametrize("mib", [0.3, 1.1, 3, 4.5, 9, 20, 33])
+@pytest.mark.parametrize("memory", [3 << 30, (5 << 30) - 1])
+def test_pinned_memory_is_no_more_than_was_asked_for(
+    mib: float, memory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though PyTorch pins powers of two. Little is left over."""
+    pinned = list[int]()
+
+    def empty(size: int, **options: Any) -> Any:
+        assert options["pin_memory"]
+        pinned.append(1 << (size - 1).bit_length())
+        return SimpleNamespace(view=lambda *shape: shape)
+
+    monkeypatch.setattr(torch, "empty", empty)
+    block_bytes = int(mib * 2**20)
+    slots = slots_within(memory, block_bytes, pinned=True)
+    cache: Any = SimpleNamespace(tensors=lambda: [OnGpu(block_bytes)])
+    pages = HostPages([cache], slots)
+    for slot in range(slots):
+        pages._piece(slot // pages._per_piece)
+    assert sum(pinned) <= memory
+    assert slots * block_bytes > 0.83 * memory
 
 
 @pytest.fixture
