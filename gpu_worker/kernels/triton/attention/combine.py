@@ -25,6 +25,11 @@ def combine(
     SPLITS: tl.constexpr,
     TOGETHER: tl.constexpr,
 ):
+    """Grid: heads of all tokens.
+
+    partials and logsums as above, of `rows_in_step` tokens times heads; out [tokens, heads, DIM]. SPLITS:
+    stretches of each, TOGETHER: those that are read at a time; both are powers of two.
+    """
     row = tl.program_id(0).to(tl.int64)
     dims = tl.arange(0, DIM_PADDED)
     sums = tl.load(logsums + tl.arange(0, SPLITS).to(tl.int64) * rows_in_step + row)

@@ -39,6 +39,12 @@ def write_rows(
     TURNED_PADDED: tl.constexpr,
     STORE: tl.constexpr,
 ):
+    """Grid: tokens, heads and behind them the token's own row.
+
+    query [tokens, HEADS, DIM] and latent [tokens, DIM], whose last 2 * TURNED numbers are rotated; positions
+    int64 [tokens], the line of each in cos and sin, float32 [positions, TURNED]; entries int64 [tokens], -1:
+    its row goes nowhere; pages [entries, DIM] and scales as `pointers` has them.
+    """
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     own = query + (token * HEADS + head) * DIM if head < HEADS else latent + token * DIM

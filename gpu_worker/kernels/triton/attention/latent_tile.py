@@ -49,6 +49,12 @@ def attend_latent(
     WIDEN: tl.constexpr,
     FACTOR: tl.constexpr,
 ):
+    """Grid: tiles of tokens, groups of heads, splits of the context.
+
+    query [tokens, HEADS, RANK + ROTATED]; pages [entries, (RANK + ROTATED) / EACH]; scales float32 [entries]
+    or [1], or None; out [tokens, HEADS, RANK]; the rest as in `attend_tile`. GROUP: heads of a program, M:
+    query rows of a tile, N: rows of pages at a time, EACH: numbers of a word of a page.
+    """
     row, first, start, length, before = own_tile(tiles, starts, contexts, tile_tokens)
     members = tl.arange(0, M)
     tokens = first + members // GROUP

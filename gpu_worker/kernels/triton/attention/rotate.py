@@ -40,6 +40,12 @@ def rotate_rows(
     BLOCK_SIZE: tl.constexpr,
     STORE: tl.constexpr,
 ):
+    """Grid: tokens, key heads.
+
+    qkv [tokens, heads + 2 * KV_HEADS, DIM]; positions int64 [tokens], the line of each in cos and sin, both
+    float32 [positions, TURNED]; entries int64 [tokens], -1: key and value go nowhere; query [tokens, heads,
+    DIM]; keys, values and their scales as `pointers` has them. GROUP: query heads of a key head.
+    """
     token = tl.program_id(0).to(tl.int64)
     kv_head = tl.program_id(1)
     heads: tl.constexpr = KV_HEADS * GROUP

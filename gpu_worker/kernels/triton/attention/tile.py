@@ -77,6 +77,13 @@ def attend_tile(
     WIDEN: tl.constexpr,
     FACTOR: tl.constexpr,
 ):
+    """Grid: tiles of tokens, key heads, splits of the context.
+
+    query, out [tokens, heads, DIM]; keys, values and their scales as `pointers` has them; slopes and
+    sink_logits float32 [heads] or None; tables int32 [rows, table_width]; starts int32 [rows + 1]; contexts
+    int32 [rows]; tiles as `Launch` has them. With splits partials and logsums take the results, as in
+    `combine.py`. M: query rows of a tile, N: keys at a time, EACH: numbers of a word of a page.
+    """
     row, first, start, length, before = own_tile(tiles, starts, contexts, tile_tokens)
     kv_head = tl.program_id(1)
     heads: tl.constexpr = KV_HEADS * GROUP

@@ -39,6 +39,12 @@ def count_tokens(
     COLUMNS: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
+    """Grid: rows to penalize, chunks of their tokens.
+
+    tokens int32 [slots, stride]; rows int64 [n], of the logits; slots int64 [all rows]; positions int64 [n],
+    tokens of each that count; integers of the sampling state, [slots, COLUMNS]; counts int32 [all rows,
+    vocabulary], zeros before. CHUNK: tokens of a program.
+    """
     row = tl.load(rows + tl.program_id(0))
     slot = tl.load(slots + row)
     prompt_length = tl.load(integers + slot * COLUMNS + PROMPT_LENGTH)
@@ -54,6 +60,12 @@ def count_tokens(
 def penalize_rows(
     logits, rows, slots, numbers, counts, out, vocabulary, COLUMNS: tl.constexpr, CHUNK: tl.constexpr
 ):
+    """Grid: rows to penalize, chunks of their logits.
+
+    logits and out float32 [all rows, vocabulary]; rows int64 [n], of the logits; slots int64 [all rows];
+    numbers of the sampling state, float32 [slots, COLUMNS]; counts as `count_tokens` leaves them. CHUNK:
+    logits of a program.
+    """
     row = tl.load(rows + tl.program_id(0))
     own = numbers + tl.load(slots + row) * COLUMNS
     presence, frequency = tl.load(own + PRESENCE_PENALTY), tl.load(own + FREQUENCY_PENALTY)
