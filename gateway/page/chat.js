@@ -201,8 +201,8 @@ const actions = {
   results(message, pressed) {
     if (running) return;
     for (const field of pressed.parentElement.querySelectorAll("input")) {
-      const {id, function: {name}} = message.tool_calls.find(call => call.id === field.dataset.call);
-      chats.append(chat, {role: "tool", tool_call_id: id, name, content: field.value});
+      const call = message.tool_calls.find(({id}) => id === field.dataset.call);
+      chats.append(chat, {role: "tool", tool_call_id: call.id, name: chats.nameOf(call), content: field.value});
     }
     answer();
   },
@@ -241,14 +241,34 @@ function show(one) {
   attached = [];
   chat = one;
   history.replaceState(null, "", chat.messages.length ? `#${chat.id}` : location.pathname);
-  for (const name of SETTINGS) $(name).value = chat.settings[name];
-  pick();
+  fill();
   complain("");
   list();
   refresh();
   scroll.scrollTop = scroll.scrollHeight;
   menu(false);
   focus();
+}
+
+function fill() {
+  for (const name of SETTINGS) $(name).value = chat.settings[name];
+  pick();
+}
+
+// Another tab may have gone on with this conversation: then it is shown, or while this tab has an answer under way,
+// this one becomes a conversation of its own.
+function renew() {
+  const newer = chats.load(chat.id);
+  if (!(newer?.changed > chat.changed)) return;
+  if (running) {
+    chat.id = chats.fresh().id;
+    location.replace(`#${chat.id}`);
+    return keep(chat);
+  }
+  editing = newer.messages[chat.messages.indexOf(editing)] ?? null;
+  chat = newer;
+  fill();
+  refresh();
 }
 
 function menu(open) {
@@ -321,8 +341,9 @@ async function models() {
 
 $("form").addEventListener("submit", event => {
   event.preventDefault();
-  if (running) running.abort();
-  else say(box.value.trim());
+  if (running) return running.abort();
+  renew();
+  say(box.value.trim());
 });
 box.addEventListener("input", refresh);
 document.addEventListener("keydown", event => {
@@ -415,7 +436,11 @@ $("key").addEventListener("change", () => {
   models();
 });
 addEventListener("pagehide", () => { if (running) keep(chat); });
-addEventListener("storage", list);  // another tab has changed a conversation
+addEventListener("storage", () => {  // another tab has changed a conversation
+  renew();
+  list();
+});
 
 show(chat);
+if (!chats.kept) complain("This browser lets the page keep nothing: conversations are lost when it is closed or loaded anew.");
 models();

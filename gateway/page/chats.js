@@ -3,8 +3,12 @@
 // The messages are a tree: each has the place of its `parent` in the list, -1 for none. What is shown is the path
 // to the message at `leaf`. A question may have `images`, which are data URLs. An answer of several models is one message: the first model's, and `beside` it the others.
 
+import {lasts, opened} from "./store.js";
+
 const PREFIX = "quire.chat.";
-const store = globalThis.localStorage;
+const store = opened("localStorage");
+
+export const kept = lasts(store);
 
 // Settings of a request. An empty one is the model's default.
 export const NUMBERS = ["temperature", "top_p", "max_tokens", "seed"];
@@ -149,11 +153,18 @@ export function reply({settings: {model, beside = []}}) {
 export function add(message, {content, reasoning_content, tool_calls = []}) {
   message.content += content ?? "";
   message.reasoning_content += reasoning_content ?? "";
-  for (const {index, id, function: {name, arguments: more = ""}} of tool_calls) {
-    const call = message.tool_calls[index] ??= {id, type: "function", function: {name, arguments: ""}};
-    call.function.arguments += more;
+  for (const {index, id, function: called, custom} of tool_calls) {
+    const call = message.tool_calls[index] ??= custom
+      ? {id, type: "custom", custom: {name: custom.name, input: ""}}
+      : {id, type: "function", function: {name: called.name, arguments: ""}};
+    if (custom) call.custom.input += custom.input ?? "";
+    else call.function.arguments += called.arguments ?? "";
   }
 }
+
+// What is called, and with what: the arguments of a function, or the input of a custom tool.
+export const nameOf = call => (call.custom ?? call.function).name;
+export const givenTo = call => call.custom?.input ?? call.function.arguments;
 
 // Calls of the last answer that have no result yet.
 export function unanswered(chat) {
@@ -177,7 +188,7 @@ export function asMarkdown(chat) {
     if (images.length) say("You", images.map((_, place) => `*Image ${place + 1}*`).join(" "));
     say({user: "You", tool: "Result"}[role] ?? model, content);
     for (const call of tool_calls) {
-      say(`Call of ${call.function.name}`, "```json\n" + call.function.arguments + "\n```");
+      say(`Call of ${nameOf(call)}`, "```" + (call.custom ? "" : "json") + "\n" + givenTo(call) + "\n```");
     }
   }
   return parts.join("\n\n") + "\n";

@@ -1,4 +1,5 @@
-// Markdown as language models write it (CommonMark and GitHub's tables), parsed into trees.
+// Markdown as language models write it (CommonMark and GitHub's tables), parsed into trees. Formulas of LaTeX stay as
+// they are written.
 //
 // A text may be hostile: HTML stays text, links lead to the web or to a mail, nothing is loaded, and time and
 // depth are bounded. What is unfinished, as in a stream, is shown as far as it goes.
@@ -12,6 +13,7 @@ const FENCE = /^( *)(`{3,}|~{3,})([^`]*)$/;
 const HEADING = /^ {0,3}(#{1,6})(?: (.*))?$/;
 const QUOTE = /^ {0,3}> ?/;
 const ITEM = /^( *)([-*+]|\d{1,9}[.)])(?: (.*))?$/;
+const FORMULA = /^ *(\\\[|\$\$)(.*)$/;
 
 export function parse(text) {
   return blocks(text.replaceAll("\r\n", "\n").split("\n"), 0);
@@ -25,7 +27,7 @@ function blocks(lines, depth) {
       continue;
     }
     const [block, next] =
-      fence(lines, at) ?? heading(lines, at) ?? rule(lines, at) ?? quote(lines, at, depth) ??
+      fence(lines, at) ?? formula(lines, at) ?? heading(lines, at) ?? rule(lines, at) ?? quote(lines, at, depth) ??
       list(lines, at, depth) ?? table(lines, at) ?? paragraph(lines, at);
     found.push(block);
     at = next;
@@ -49,6 +51,18 @@ function fence(lines, at) {
     node("button", ["Copy"], {type: "button", "data-action": "copy-code"}),
   ], {class: "bar"});
   return [node("div", [bar, node("pre", [node("code", [own.join("\n")])])], {class: "code"}), at + 1];
+}
+
+// On lines of its own. What looks like an item or a table in it is none.
+function formula(lines, at) {
+  const [, mark, text] = FORMULA.exec(lines[at]) ?? [];
+  if (!mark) return null;
+  const end = mark === "$$" ? "$$" : "\\]", own = [lines[at].trim()];
+  for (let line = text; !line.includes(end); own.push(line)) {
+    line = lines[++at]?.trim();
+    if (!line || line.startsWith("\\[")) return null;
+  }
+  return [node("p", inline(own.join("\n"))), at + 1];
 }
 
 function heading(lines, at) {
@@ -113,13 +127,14 @@ function table(lines, at) {
 function paragraph(lines, at) {
   const own = [lines[at]];
   for (at++; at < lines.length && lines[at].trim() && !begins(lines, at); at++) own.push(lines[at]);
-  return [node("p", inline(own.map(line => line.trim().replace(/\\$/, "")).join("\n"))), at];
+  return [node("p", inline(own.map(line => line.trim()).join("\n").replace(/\\$/, ""))), at];
 }
 
 // Whether a block begins here that needs no empty line before it.
 function begins(lines, at) {
   const mark = ITEM.exec(lines[at])?.[2];
   return [FENCE, HEADING, QUOTE].some(form => form.test(lines[at])) || rule(lines, at) || table(lines, at)
+    || formula(lines, at)
     || (mark && (mark.length === 1 || parseInt(mark) === 1));
 }
 
@@ -133,11 +148,12 @@ const cells = line =>
 
 // Within a line. No part of it goes over the same characters twice, whatever the text.
 const TOKEN = new RegExp([
+  /(?<formula>\\\((?:[^\\]|\\[^()])+\\\)|\\\[(?:[^\\]|\\[^[\]])+\\\]|\$\$(?:[^$\\]|\\.|\$(?!\$))+\$\$)/,
   /\\(?<escaped>[!-/:-@[-`{-~])/,
   /(?<!`)(?<ticks>`+)(?!`)(?<code>.+?)(?<!`)\k<ticks>(?!`)/,
   /<(?<angled>(?:https?:\/\/|mailto:)[^\s<>]+)>/,
   /(?<bare>https?:\/\/(?:\([^\s()<>"`[\]]*\)|[^\s()<>"`[\]])+(?<![.,;:!?'*_~]))/,
-  /(?<broken>\n|<br ?\/?>)/,
+  /(?<broken>\\?\n|<br ?\/?>)/,
   /(?<bracket>!?\[)/,
   /(?<end>\](?:\(<?(?<url>(?:\([^\s()<>]*\)|[^\s()<>])+)>?(?:[ \n]"[^"\n]*")?\))?)/,
   /(?<run>\*+|_+|~~)/,
@@ -148,10 +164,11 @@ function inline(text) {
   const open = [];  // marks that wait for their end: {mark, size, at: place in `out`}
   let at = 0;
   for (const token of text.matchAll(TOKEN)) {
-    const {escaped, code, angled, bare, broken, bracket, end, url, run} = token.groups;
+    const {formula, escaped, code, angled, bare, broken, bracket, end, url, run} = token.groups;
     out.push(text.slice(at, token.index));
     at = token.index + token[0].length;
-    if (escaped) out.push(escaped);
+    if (formula) out.push(...formula.split("\n").flatMap(line => [node("br"), line]).slice(1));
+    else if (escaped) out.push(escaped);
     else if (code) out.push(node("code", [code.replaceAll("\n", " ").replace(/^ (.*\S.*) $/, "$1")]));
     else if (angled ?? bare) out.push(linked(angled ?? bare, [angled ?? bare]) ?? token[0]);
     else if (broken) out.push(node("br"));

@@ -1,12 +1,18 @@
 // Requests to the gateway that serves the page.
 
-const keys = globalThis.sessionStorage;  // a key is forgotten with the tab
+import {opened} from "./store.js";
+
+const keys = opened("sessionStorage");  // a key is forgotten with the tab
 
 export const apiKey = () => keys.getItem("key") ?? "";
 export const setApiKey = key => keys.setItem("key", key);
 
 export async function ask(path, rest = {}) {
   const key = apiKey();
+  if (/[^ -~]/.test(key)) {  // no header can have it
+    const error = {message: "This is no API key: it has characters outside ASCII."};
+    return new Response(JSON.stringify({error}), {status: 401});
+  }
   const headers = {"Content-Type": "application/json", ...(key && {Authorization: `Bearer ${key}`})};
   return fetch(path, {...rest, headers});
 }

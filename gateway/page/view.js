@@ -1,6 +1,6 @@
 // How the messages of a conversation look, as trees.
 
-import {columns, families, unanswered} from "./chats.js";
+import {columns, families, givenTo, nameOf, unanswered} from "./chats.js";
 import {parse} from "./markdown.js";
 import {node} from "./tree.js";
 
@@ -110,7 +110,7 @@ function body(message, page) {
   }
   if (message.content || live) out.push(markdown(message, "content"));
   for (const call of message.tool_calls) {
-    out.push(fold(`Call of ${call.function.name}`, [code(call.function.arguments)]));
+    out.push(fold(`Call of ${nameOf(call)}`, [code(givenTo(call))]));
   }
   if (live) return [...out, node("span", [], {class: "cursor"})];
   const open = page.live ? [] : unanswered(chat).filter(call => message.tool_calls.includes(call)).map(field);
@@ -129,6 +129,6 @@ function footer(message, page, more, versions = []) {
 }
 
 function field(call) {
-  const title = `Result of ${call.function.name}`;
+  const title = `Result of ${nameOf(call)}`;
   return node("input", [], {"data-call": call.id, placeholder: title, "aria-label": title});
 }

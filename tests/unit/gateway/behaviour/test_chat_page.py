@@ -95,6 +95,15 @@ MARKDOWN = {
     "[a](javascript:alert(1)) [b](/v1/models) [c](data:text/html,x)": "<p>[a](javascript:alert(1))"
     " [b](/v1/models) [c](data:text/html,x)</p>",
     "<img src=x onerror=alert(1)> &lt;": "<p>&lt;img src=x onerror=alert(1)&gt; &amp;lt;</p>",
+    r"So \( a*b*c \) and \\(*x*) is \(\{ y \}\)": r"<p>So \( a*b*c \) and \(<em>x</em>) is \(\{ y \}\)</p>",
+    r"\[ \begin{pmatrix} a & b \\[4pt] c & d \end{pmatrix} \{ x \} \]": r"<p>\[ \begin{pmatrix} a &amp; b"
+    r" \\[4pt] c &amp; d \end{pmatrix} \{ x \} \]</p>",
+    r"$$ \int f(x) = a*b*c_i \, dx $$": r"<p>$$ \int f(x) = a*b*c_i \, dx $$</p>",
+    "The sum:\n\\[\na \\\\\n- b*c*d \\\\\n+ e\n\\]\n*there*": "<p>The sum:</p><p>\\[<br>a \\\\<br>"
+    "- b*c*d \\\\<br>+ e<br>\\]</p><p><em>there</em></p>",
+    "- $$\n  |x| \\\\\n  - y\n  $$": "<ul><li>$$<br>|x| \\\\<br>- y<br>$$</li></ul>",
+    "a \\(b \\\\\nc\\)\\\nd": "<p>a \\(b \\\\<br>c\\)<br>d</p>",
+    "\\[*a*\n- b\n\n$$5 and *c*": "<p>[<em>a</em></p><ul><li>b</li></ul><p>$$5 and <em>c</em></p>",
 }
 
 
@@ -138,6 +147,7 @@ def test_whatever_a_model_says_is_text_and_harmless_elements(run):
             "|",
             "|-|-|\n",
         ),
+        *("\\(", "\\)", "\\[", "\\]", "$$"),
         *("[", "](", ")", "![", "<", ">", "\\", '"', "&", "a", "Z9", "❄", "javascript:", "java\nscript:"),
         *("http://x", "https://x/?q=", "mailto:a@b", "data:", "<script>", "<img onerror=", "</p>", "<br>"),
     ]
@@ -173,6 +183,8 @@ def test_long_hostile_texts_take_neither_long_nor_deep_trees(run):
         "[*" * (many // 2) + "*](http://a)" * 1000,
         "\n".join(" " * indent + "- x" for indent in range(0, 800, 2)),
         " ".join("`" * length for length in range(1, 400)),
+        *(mark * (many // len(mark)) for mark in ("\\(", "\\[", "\\[\n", "\\(a\\[", "$$\n\\[\n", "$$ $")),
+        "\\[\n$$\n" + "a\n" * (many // 2),
     ]
     for text, trees in zip(texts, run("markdown.js", "page.parse", texts), strict=True):
         assert max((depth for _, depth in elements(trees)), default=0) < 100, text[:20]
@@ -276,6 +288,49 @@ def test_comments_are_no_events(tmp_path):
     collected = "async found => { for await (const one of page.events(new Response(given))) found.push(one);"
     found = evaluated(tmp_path, "server.js", f"await ({collected} return found; }})([])", text)
     assert found == [{"a": 1}, {"a": 2}]
+
+
+@needs_node
+def test_a_key_that_no_header_can_have_is_refused(tmp_path):
+    """`fetch` would throw, as if the server could not be reached."""
+    asked = "async () => { page.setApiKey(given); const got = await page.ask('v1/models');"
+    told = "return [got.status, (await got.json()).error.message]; }"
+    found = evaluated(tmp_path, "server.js", f"await ({asked} {told})()", "schlüssel ✓")
+    assert found == [401, "This is no API key: it has characters outside ASCII."]
+
+
+@needs_node
+def test_a_storage_that_is_blocked_is_a_memory(tmp_path):
+    """Browsers throw when a page reads the name of one, or have null there."""
+    forms = {"blocked": "get() { throw new Error('SecurityError'); }", "missing": "value: null"}
+    defined = "".join(
+        f"Object.defineProperty(globalThis, '{name}', {{{form}}});" for name, form in forms.items()
+    )
+    used = "store.setItem('b', '1'); store.setItem('a', '2'); store.removeItem('b');"
+    seen = "[page.lasts(store), Object.keys(store), store.getItem('a'), store.getItem('b')]"
+    each = f"name => {{ const store = page.opened(name); {used} return {seen}; }}"
+    found = evaluated(tmp_path, "store.js", f"(() => {{ {defined} return given.map({each}); }})()", [*forms])
+    assert found == [[False, ["a"], "2", None]] * 2
+
+
+@needs_node
+def test_the_call_of_a_custom_tool_has_an_input(run):
+    piece = {"index": 0, "id": "c", "type": "custom", "custom": {"name": "sql", "input": "select 1"}}
+    start = "page.reply({settings: {model: 'm'}})"
+    (message,) = run(
+        "chats.js", f"value => (one => (page.add(one, value), one))({start})", [{"tool_calls": [piece]}]
+    )
+    call = {"id": "c", "type": "custom", "custom": {"name": "sql", "input": "select 1"}}
+    assert message["tool_calls"] == [call]
+    chat = {"title": "t", "settings": {"model": "m"}, "messages": [{"role": "user", "content": "?"}, message]}
+    (sent,) = run("chats.js", "chat => page.sent(chat, 'm')", [chat])
+    assert sent[1]["tool_calls"] == [call]
+    (shown,) = run("view.js", "chat => page.turn(1, {chat})", [chat])
+    assert "<summary>Call of sql</summary><pre><code>select 1</code></pre>" in html(shown)
+    (field,) = [tree["attributes"] for tree, _ in elements([shown]) if tree["tag"] == "input"]
+    assert (field["data-call"], field["placeholder"]) == ("c", "Result of sql")
+    (saved,) = run("chats.js", "page.asMarkdown", [chat])
+    assert "## Call of sql\n\n```\nselect 1\n```\n" in saved
 
 
 @needs_node
@@ -397,6 +452,53 @@ const lost = kept && JSON.parse(localStorage.getItem(kept)).messages[0].lost;
 localStorage.clear();
 const seen = {blind, seeing, problem, labels, sizes, lost, title: document.title};
 """
+OTHER_TABS = """
+const ask = text => { $("message").value = text; $("form").requestSubmit(); };
+const stored = () => Object.keys(localStorage).map(name => JSON.parse(localStorage.getItem(name)));
+const texts = ({messages}) => messages.map(one => one.content);
+// What another tab says in the conversation of that title.
+function elsewhere(title, text) {
+  const one = stored().find(one => one.title === title);
+  one.leaf = one.messages.push({role: "user", content: text, parent: one.leaf}) - 1;
+  one.changed += 1000;
+  localStorage.setItem(`quire.chat.${one.id}`, JSON.stringify(one));
+}
+const answers = count => until(() => document.querySelectorAll(".facts:not(:empty)").length === count);
+ask("One");
+await answers(1);
+elsewhere("One", "told");
+dispatchEvent(new StorageEvent("storage"));
+const log = $("log").innerText;
+elsewhere("One", "not told");
+ask("Two");
+await answers(2);
+const one = texts(stored()[0]);
+$("fresh").click();
+ask("Late");
+elsewhere("Late", "at the same time");
+dispatchEvent(new StorageEvent("storage"));
+await answers(1);
+const late = stored().filter(one => one.title === "Late").map(texts).sort();
+const seen = {log, one, late, shown: $("log").innerText};
+"""
+BLOCKED = """
+let blocked = false;
+try { localStorage; } catch { blocked = true; }
+const problem = $("problem").textContent;
+$("message").value = "Hello";
+$("form").requestSubmit();
+await until(() => document.querySelector(".facts")?.textContent);
+const seen = {blocked, problem, chats: $("chats").innerText, log: $("log").innerText};
+"""
+MANY_IMAGES = """
+for (let count = 0; count < 60; count++) {
+  const item = document.createElement("li");
+  item.append(Object.assign(document.createElement("img"), {alt: "", width: 80}));
+  $("attached").append(item);
+}
+const send = $("send").getBoundingClientRect(), list = $("attached").getBoundingClientRect();
+const seen = {list: list.height, above: list.top, below: innerHeight - send.bottom};
+"""
 TELLS = """
 await fetch("page/seen", {method: "POST", body: JSON.stringify(seen)});
 """
@@ -406,7 +508,7 @@ await fetch("page/seen", {method: "POST", body: JSON.stringify(seen)});
 async def browse(gateway, tmp_path):
     """Shows the page in a browser and runs a script in it, under the page's policy; gives its `seen`."""
 
-    async def browse(script):
+    async def browse(script, window="1300,900"):
         seen = asyncio.get_running_loop().create_future()
 
         async def page():
@@ -426,7 +528,7 @@ async def browse(gateway, tmp_path):
         gateway.app.add_api_route("/page/seen", tell, methods=["POST"])
         browser = await asyncio.create_subprocess_exec(
             *(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}"),
-            *("--remote-debugging-port=0", f"{gateway.url}/read"),
+            *("--remote-debugging-port=0", f"--window-size={window}", f"{gateway.url}/read"),
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
         )
@@ -518,3 +620,39 @@ async def test_a_browser_sends_images_that_are_chosen_pasted_and_dropped(browse,
     (asked,) = tokenizer.requests
     (message,) = asked.chat.messages
     assert [files[image.file.name][:3] for image in message.images] == [b"\xff\xd8\xff", b"\x89PN"]
+
+
+async def says_so(request, context):
+    yield TextChunk(prompt=PromptInfo(tokens=1))
+    yield TextChunk(deltas=[TextDelta(text="So.", token_ids=[7], finish_reason=STOP)])
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
+async def test_what_another_tab_says_in_a_conversation_is_not_lost(browse, tokenizer):
+    tokenizer.generate = says_so
+    shown = await browse(OTHER_TABS)
+    assert "told" in shown["log"]
+    assert shown["one"] == ["One", "So.", "told", "not told", "Two", "So."]
+    assert shown["late"] == [["Late", "", "at the same time"], ["Late", "So."]]
+    assert "So." in shown["shown"]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
+async def test_a_browser_that_keeps_nothing_shows_the_page(browse, tokenizer, tmp_path):
+    (tmp_path / "Default").mkdir()
+    blocks = {"profile": {"default_content_setting_values": {"cookies": 2}}}
+    (tmp_path / "Default" / "Preferences").write_text(json.dumps(blocks))
+    tokenizer.generate = says_so
+    shown = await browse(BLOCKED)
+    assert shown["blocked"]
+    assert shown["problem"].startswith("This browser lets the page keep nothing")
+    assert "Hello" in shown["chats"]
+    assert "So." in shown["log"]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
+async def test_many_images_leave_room_for_the_message(browse):
+    shown = await browse(MANY_IMAGES, window="390,700")
+    assert shown["list"] > 50
+    assert shown["above"] > 0
+    assert shown["below"] >= 0
