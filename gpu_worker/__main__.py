@@ -47,6 +47,7 @@ async def serve(node: Node, settings: WorkerSettings) -> None:
     except WorkerError as error:
         raise StartError(str(error)) from error
     arithmetic = arithmetic_of(settings, runner.kernels, runner.device)
+    reason = getattr(runner.kernels, "reason", "")
     machine = rates.describe(arithmetic) if rates is not None else {}
     if machine:
         log.info("this machine: %s", ", ".join(f"{name} {rate}" for name, rate in machine.items()))
@@ -67,7 +68,7 @@ async def serve(node: Node, settings: WorkerSettings) -> None:
         device=runner.device.type,
         dtype=dtype,
         fingerprint=runner.fingerprint,
-        arithmetic=arithmetic,
+        arithmetic=f"{arithmetic}, more slowly: {reason}" if reason else arithmetic,
         blocks=0 if runner.limits.bidirectional else runner.limits.num_blocks,  # an encoder keeps nothing
         block_size=runner.limits.block_size,
         slots=runner.limits.max_slots,

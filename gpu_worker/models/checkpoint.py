@@ -17,7 +17,7 @@ from gpu_worker.models.formats.stored import PIECE, QuantizedWeight
 from gpu_worker.models.gguf_tensors import GgufTensors
 from gpu_worker.models.stacked import single_experts
 from gpu_worker.models.wrapped import language_tensors
-from ops.runtime.model_files import FileError, read_json
+from ops.runtime.model_files import FileError, not_there, read_json
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
@@ -288,7 +288,8 @@ def open_checkpoint(
             try:
                 file = opened.enter_context(safe_open(path, framework="pt", device="cpu"))
             except (SafetensorError, OSError) as error:
-                raise ModelError(f"{path}: not a whole safetensors file: {error}") from error
+                why = not_there(path) or f"not a whole safetensors file: {error}"
+                raise ModelError(f"{path}: {why}") from error
             names = set(file.keys())
             if missing := sorted((expected or set()) - names):
                 raise ModelError(f"{path}: {_INDEX} says that it has tensor {missing[0]}, it has not")

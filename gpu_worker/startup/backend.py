@@ -127,8 +127,7 @@ def kernels_of(settings: WorkerSettings, device: torch.device, ranks: Ranks = AL
     except KernelError as error:
         if settings.kernels != "auto":
             raise
-        log.warning("%s: PyTorch computes instead, more slowly", error)
-        return _reference(settings)
+        return _instead(_reference(settings), error)
     if kind is CpuKernels and settings.dtype == "bfloat16":
         _take_faster_pairs(compiled, settings, ranks)
     if keeps_weights(settings):
@@ -193,8 +192,14 @@ def _triton(settings: WorkerSettings, device: torch.device) -> Kernels:
             raise KernelError(f"QUIRE_KERNELS=triton: {error}") from error
         if settings.quantization not in PLAIN:
             raise KernelError(f"QUIRE_QUANTIZATION={settings.quantization}: {error}") from error
-        log.warning("%s: PyTorch computes instead, more slowly", error)
-        return ReferenceKernels()
+        return _instead(ReferenceKernels(), error)
+
+
+def _instead(kernels: ReferenceKernels, error: Exception) -> ReferenceKernels:
+    """PyTorch, which says why it computes."""
+    log.warning("%s: PyTorch computes instead, more slowly", error)
+    kernels.reason = f"{error}"
+    return kernels
 
 
 def _reference(settings: WorkerSettings) -> ReferenceKernels:

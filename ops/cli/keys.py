@@ -33,6 +33,7 @@ The keys are those of the deployment that runs on this machine, or of the one at
 """
 
 DAY = 86400
+MOST_DAYS = 36_500
 ID_LENGTH = 12
 """Digits of a key's digest that tell it from others."""
 
@@ -110,8 +111,8 @@ async def _add(arguments: argparse.Namespace, store: KeyStore) -> None:
         limits = Limits.parse(" ".join(arguments.limits))
     except LimitsError as error:
         raise UsageError(f"--limits: {error}") from None
-    if arguments.days is not None and not arguments.days > 0:
-        raise UsageError("--days must be more than 0")
+    if arguments.days is not None and not 0 < arguments.days <= MOST_DAYS:
+        raise UsageError(f"--days must be more than 0, and {MOST_DAYS} at most")
     now, secret = round(time.time()), new_secret()
     key = Key(
         name=arguments.name,

@@ -1,6 +1,7 @@
 """`quire`: the command line."""
 
 import argparse
+import errno
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -36,6 +37,8 @@ Quire serves large language models through an OpenAI-compatible API.
 
 TOOLS = ("bench", "simulate")
 """Commands that measure. What is installed from a wheel does not have them."""
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""What writing to a disk without room ends with."""
 Subcommands = Any  # argparse's own type for it is private
 
 
@@ -91,6 +94,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         silence(sys.stdout)
         return 0
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        print(f"quire: {error.strerror}", file=sys.stderr)
+        silence(sys.stdout)
+        return 1
     return status
 
 

@@ -27,10 +27,13 @@ def add_to(subcommands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from ops.cli.chat import chat  # its libraries are for this command alone
 
-    return chat((arguments.url or running_url()).rstrip("/"), arguments.model)
+    return chat(gateway_url(arguments.url), arguments.model)
 
 
-def running_url() -> str:
-    """Where a deployment of this machine answers; the default address if none runs."""
+def gateway_url(given: str | None) -> str:
+    """`--url`, also as clients of OpenAI's API have it, with /v1; or else where a deployment of this machine
+    answers; the default address if none runs."""
+    if given:
+        return given.rstrip("/").removesuffix("/v1")
     running = [found.url for found in recorded() if found.launcher.alive()]
     return running[0] if running else "http://127.0.0.1:8000"

@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from ops.cli.talk import running_url
+from ops.cli.talk import gateway_url
 
 _DESCRIPTION = """\
 Show what goes on inside a deployment while it happens: requests, blocks, steps, rates and
@@ -30,4 +30,4 @@ def add_to(subcommands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from ops.cli.inside import follow  # its libraries are for this command alone
 
-    return follow((arguments.url or running_url()).rstrip("/"), arguments.once)
+    return follow(gateway_url(arguments.url), arguments.once)

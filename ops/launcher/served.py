@@ -10,6 +10,7 @@ from typing import Self
 from ops.runtime.errors import UsageError
 from ops.runtime.hub import model_name
 from ops.runtime.lora_modules import named, parse
+from ops.runtime.model_files import not_there
 from ops.runtime.settings import SHIPPED_MODEL
 
 SHIPPED_MODEL_NAME = "quire-tiny"
@@ -46,8 +47,11 @@ class Served:
             raise UsageError(f"{self.path} is not a model directory: there is no such directory")
         weights = "*.gguf" if any(self.path.glob("*.gguf")) else "*.safetensors"
         for pattern in ("config.json", weights, "tokenizer.json"):
-            if not any(self.path.glob(pattern)):
+            if not (files := sorted(self.path.glob(pattern))):
                 raise UsageError(f"{self.path} is not a model directory: it has no {pattern}")
+            for file in files:
+                if why := not_there(file):
+                    raise UsageError(f"{file}: {why}")
 
 
 def asked_for(texts: Sequence[str]) -> tuple[Served, ...]:

@@ -108,4 +108,4 @@ def quire_command() -> str:
     path = Path(sys.executable).with_name("quire")
     if not path.exists():
         return "quire"
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+    return shlex.quote(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))

@@ -17,6 +17,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from ops.runtime.errors import LaunchError
 from ops.runtime.limits import Limits
 
 SHORTEST = 24
@@ -90,7 +91,12 @@ def digest_of(secret: str) -> str:
 
 
 def authorization(key: str | None = None) -> dict[str, str]:
-    """A header with the key: by default that in `OPENAI_API_KEY`, where the openai package looks, too."""
+    """A header with the key: by default that in `OPENAI_API_KEY`, where the openai package looks, too.
+
+    Raises `LaunchError` if no header can have it.
+    """
     if key is None:
-        key = os.environ.get("OPENAI_API_KEY")
+        key = os.environ.get("OPENAI_API_KEY", "").strip()
+    if not (key.isascii() and key.isprintable()):
+        raise LaunchError("OPENAI_API_KEY is no API key: it has characters that a header cannot have")
     return {"Authorization": f"Bearer {key}"} if key else {}

@@ -21,8 +21,24 @@ _SIZE = re.compile(
 )
 
 
+_POINTER = b"version https://git-lfs"
+
+
 class FileError(Exception):
     """A file cannot be used. The message is one line with its path, and the key at fault if it is one."""
+
+
+def not_there(path: Path) -> str:
+    """Why a file of a model is not there as a whole; empty if its first bytes can be those of such a file.
+
+    A repository that was cloned without Git LFS has pointers in place of large files.
+    """
+    try:
+        with path.open("rb") as file:
+            begins = file.read(len(_POINTER))
+    except OSError as error:
+        return error.strerror or f"{error}"
+    return "a pointer of Git LFS, not the file: `git lfs pull` fetches it" if begins == _POINTER else ""
 
 
 def read_text(path: Path, most_bytes: int = MOST_BYTES) -> str:
@@ -30,9 +46,12 @@ def read_text(path: Path, most_bytes: int = MOST_BYTES) -> str:
     try:
         if (size := path.stat().st_size) > most_bytes:
             raise FileError(f"{path}: {size} bytes are too many, {most_bytes} at most")
-        return path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise FileError(f"{path} cannot be read: {error}") from error
+    if text.startswith(_POINTER.decode()):
+        raise FileError(f"{path}: {not_there(path)}")
+    return text
 
 
 def read_json(

@@ -40,6 +40,8 @@ class ReferenceKernels:
     them."""
     rough: Callable[[Tensor], Unary] | None = None
     """See `Kernels.rough`."""
+    reason = ""
+    """Why this computes where faster kernels were to; empty if it was asked for."""
 
     def enter(self) -> None:
         """PyTorch's threads work for any calling thread."""

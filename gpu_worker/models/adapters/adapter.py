@@ -13,6 +13,7 @@ from gpu_worker.errors import ModelError
 from gpu_worker.models.adapters.config import AdapterConfig, read_adapter_config
 from gpu_worker.models.families.family import Family
 from gpu_worker.models.wrapped import language_tensors
+from ops.runtime.model_files import not_there
 
 WEIGHTS = "adapter_model.safetensors"
 _PICKLE = "adapter_model.bin"
@@ -70,7 +71,8 @@ def read_adapter(name: str, directory: Path, family: Family) -> Adapter:
                 found = {factor: file.get_tensor(key) for factor, key in keys.items()}
                 factors[module] = _factors(config, path, module, keys, found)
     except (SafetensorError, OSError) as error:
-        raise ModelError(f"{path}: not a whole safetensors file: {error}") from error
+        why = not_there(path) or f"not a whole safetensors file: {error}"
+        raise ModelError(f"{path}: {why}") from error
     if not factors:
         raise ModelError(f"{path}: there are no factors in it")
     return Adapter(name, path, _by_name(path, factors, family))

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ops.cli.arguments import positive
+from ops.cli.talk import gateway_url
 from ops.launcher.record import recorded
 
 _DESCRIPTION = """\
@@ -44,9 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
     from ops.cli.batch.asking import answer_file  # its libraries are for this command alone
     from ops.cli.batch.own import deployment
 
-    running = [found.url for found in recorded() if found.launcher.alive()]
-    known = [arguments.url] if arguments.url else running
-    if known and not arguments.model:
-        return answer_file(arguments.input, arguments.output, known[0].rstrip("/"), arguments.at_once)
+    running = any(found.launcher.alive() for found in recorded())
+    if (arguments.url or running) and not arguments.model:
+        return answer_file(arguments.input, arguments.output, gateway_url(arguments.url), arguments.at_once)
     with deployment(arguments.model) as url:
         return answer_file(arguments.input, arguments.output, url, arguments.at_once)

@@ -1,6 +1,7 @@
 """Asks the requests of a file, some at once, and writes each result as it comes."""
 
 import asyncio
+import json
 import sys
 import uuid
 from collections.abc import Callable, Iterator
@@ -72,9 +73,11 @@ class Asker:
         clock = asyncio.get_running_loop().time
         gone: float | None = None
         broken_off = 0
+        content = None if body is None else json.dumps(body)  # ASCII: half a character is escaped
+        headers = None if body is None else {"Content-Type": "application/json"}
         while True:
             try:
-                return await self._client.request(method, path, json=body)
+                return await self._client.request(method, path, content=content, headers=headers)
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
                 gone, reason = gone or clock(), str(error)
             except httpx.TransportError as error:  # its gateway has died

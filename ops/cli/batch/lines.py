@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -26,7 +27,7 @@ def lines_of(path: Path) -> Iterator[Line]:
     """The requests of a file. Raises `UsageError`, which names the line."""
     known = set[str]()
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8-sig") as file:
             for number, text in enumerate(file, 1):
                 if text.strip():
                     line = _parsed(text, f"{path}, line {number}")
@@ -41,7 +42,8 @@ def lines_of(path: Path) -> Iterator[Line]:
 def _parsed(text: str, place: str) -> Line:
     try:
         fields = json.loads(text)
-    except ValueError as error:
+        json.dumps(fields, allow_nan=False)  # as it is sent
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{place}: not JSON: {error}") from None
     match fields:
         case {"custom_id": str(custom_id), "method": "POST", "url": str(url), "body": dict(body)}:
@@ -84,12 +86,16 @@ class Results:
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self._file.close()
+        with suppress(OSError):  # what could not be written was told when it was added
+            self._file.close()
 
     def add(self, result: Json) -> None:
-        """Write a result, in one step."""
-        self._file.write(json.dumps(result, ensure_ascii=False).encode() + b"\n")
-        self._file.flush()
+        """Write a result, in one step. Raises `UsageError`."""
+        try:
+            self._file.write(json.dumps(result, ensure_ascii=False).encode(errors="replace") + b"\n")
+            self._file.flush()
+        except OSError as error:
+            raise UsageError(f"{self._path} cannot be written: {error.strerror}") from None
         self._note(result)
 
     def _note(self, result: Json) -> None:

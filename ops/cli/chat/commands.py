@@ -84,9 +84,11 @@ def _set(conversation: Conversation, rest: str) -> str:
 def _value(text: str) -> object:
     """JSON, or a text that needs no quotes."""
     try:
-        return json.loads(text)
-    except ValueError:
+        value: object = json.loads(text)
+        json.dumps(value, allow_nan=False)
+    except (ValueError, RecursionError):
         return text
+    return value
 
 
 def _save(conversation: Conversation, rest: str) -> str:
@@ -103,7 +105,10 @@ def _load(conversation: Conversation, rest: str) -> str:
 def _path(text: str, name: str) -> Path:
     if not text:
         raise ChatError(f"{name} needs the name of a file")
-    return Path(text).expanduser()
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:  # there is no such user
+        return Path(text)
 
 
 def _quit(conversation: Conversation, rest: str) -> str:

@@ -52,22 +52,25 @@ class Conversation:
     def save(self, path: Path) -> None:
         """Write the conversation to a new file, as the body of a request."""
         try:
-            with path.open("x") as file:
+            with path.open("x", encoding="utf-8", errors="replace") as file:
                 json.dump(self.request(self.messages), file, indent=2, ensure_ascii=False)
-        except OSError as error:
-            raise ChatError(f"cannot write {path}: {error.strerror}") from None
+        except (OSError, ValueError) as error:
+            raise ChatError(f"cannot write {path}: {_reason(error)}") from None
 
     def load(self, path: Path) -> None:
         """Go on with what `save` has written; the model stays as it is."""
         try:
-            body = json.loads(path.read_text())
+            text = path.read_text(encoding="utf-8", errors="replace")
+        except (OSError, ValueError) as error:
+            raise ChatError(f"cannot read {path}: {_reason(error)}") from None
+        try:
+            body = json.loads(text)
+            json.dumps(body, allow_nan=False)
             messages = [
                 {"role": str(each["role"]), "content": str(each["content"])} for each in body["messages"]
             ]
             parameters = {name: value for name, value in body.items() if name not in RESERVED}
-        except OSError as error:
-            raise ChatError(f"cannot read {path}: {error.strerror}") from None
-        except (ValueError, LookupError, TypeError, AttributeError):
+        except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
             raise ChatError(f"{path} is not a conversation that /save has written") from None
         begins = messages[:1] if messages and messages[0]["role"] == "system" else []
         self.system = begins[0]["content"] if begins else ""
@@ -90,3 +93,8 @@ class Conversation:
 
     def _remember(self, asked: list[Message], text: list[str]) -> None:
         self.messages = [*asked, {"role": "assistant", "content": "".join(text)}]
+
+
+def _reason(error: OSError | ValueError) -> str:
+    """Why a file cannot be opened; `ValueError` is of a name that no file can have."""
+    return (error.strerror or "") if isinstance(error, OSError) else f"{error}"

@@ -4,6 +4,9 @@ import time
 
 from ops.cli.chat.server import Delta
 
+AT_ONCE_SECONDS = 0.1
+"""What comes within a shorter time came at once, as after a pause of the network, and has no rate."""
+
 
 class Pace:
     """Counts and times the deltas of one answer, from now on."""
@@ -29,7 +32,7 @@ class Pace:
         # A server that says no number, or an answer that was stopped: usually a piece is a token.
         tokens = self._tokens or self._pieces
         parts = [f"{tokens} tokens" if tokens != 1 else "1 token"]
-        if tokens > 1 and self._last > self._first:
+        if tokens > 1 and self._last - self._first >= AT_ONCE_SECONDS:
             parts.append(f"{(tokens - 1) / (self._last - self._first):.1f} tokens/s")
         parts.append(f"first after {self._first - self._begin:.2f} s")
         if self._finish == "length":

@@ -60,7 +60,11 @@ class Server:
             self._explain(error)
 
     def _stream(self, body: dict[str, Any]) -> Iterator[Delta]:
-        with self._client.stream("POST", "/v1/chat/completions", json=body) as response:
+        # ASCII: half a character, such as one of another encoding, is escaped.
+        content, headers = json.dumps(body), {"Content-Type": "application/json"}
+        with self._client.stream(
+            "POST", "/v1/chat/completions", content=content, headers=headers
+        ) as response:
             if response.is_error:
                 response.read()
                 raise ChatError(_message(response))

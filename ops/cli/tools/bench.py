@@ -81,9 +81,9 @@ def run_serve(arguments: argparse.Namespace) -> int:
     from ops.bench.load.client import CompletionClient
     from ops.bench.load.load import Bound
     from ops.bench.load.workload import Workload
-    from ops.cli.talk import running_url
+    from ops.cli.talk import gateway_url
 
-    url = (arguments.url or running_url()).rstrip("/")
+    url = gateway_url(arguments.url)
     load = serve.Load(
         workload=Workload(
             arguments.prompt_lengths, arguments.output, arguments.shared_prefix, arguments.turns

@@ -154,6 +154,13 @@ def test_a_file_that_only_has_the_name(saved) -> None:
         load(path.parent)
 
 
+def test_a_pointer_to_a_file(saved) -> None:
+    path = saved().directory / "model.safetensors"
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+    with pytest.raises(ModelError, match=r"model\.safetensors: a pointer of Git LFS"):
+        load(path.parent)
+
+
 def test_a_missing_tensor(saved) -> None:
     directory = saved().directory
     name = "model.layers.1.mlp.up_proj.weight"

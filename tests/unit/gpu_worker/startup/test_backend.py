@@ -232,6 +232,7 @@ def test_without_a_compiler_pytorch_computes(settings, monkeypatch, caplog, tmp_
     load(settings(), lambda kernels: found.append(kernels) or kernels)
     assert type(found[0]) is ReferenceKernels
     assert "no C++ compiler" in caplog.text
+    assert found[0].reason.startswith("no C++ compiler")
     with pytest.raises(KernelError, match="no C\\+\\+ compiler"):
         load(settings(kernels="portable"))
     load(settings(quantization="int8"), lambda kernels: found.append(kernels) or kernels)

@@ -64,6 +64,7 @@ def test_add_list_revoke(capsys: pytest.CaptureFixture[str], redis_url: str, pre
         (["add", "north", "--limits", "speed=3"], "--limits: there is no limit 'speed'"),
         (["add", "north", "--days", "0"], "--days"),
         (["add", "north", "--days", "nan"], "--days"),
+        (["add", "north", "--days", "1e30"], "--days"),
         (["revoke", "nobody"], "there is no key 'nobody'"),
         (["--port", "1", "list"], "nothing runs here"),
     ],

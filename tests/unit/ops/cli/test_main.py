@@ -105,7 +105,16 @@ def test_chat_connects_to_what_it_is_told(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(chat, "chat", lambda url, model: calls.append((url, model)) or 0)
     assert main(["chat"]) == 0
     assert main(["chat", "--url", "http://127.0.0.1:8123/", "--model", "fox"]) == 0
-    assert calls == [("http://127.0.0.1:8000", None), ("http://127.0.0.1:8123", "fox")]
+    assert main(["chat", "--url", "http://127.0.0.1:8123/v1/"]) == 0
+    elsewhere = "http://127.0.0.1:8123"
+    assert calls == [("http://127.0.0.1:8000", None), (elsewhere, "fox"), (elsewhere, None)]
+
+
+def test_an_output_without_room_is_one_line() -> None:
+    command = [sys.executable, "-m", "ops.cli.main", "status"]
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (1, "quire: No space left on device\n")
 
 
 def test_the_welcome_fits_the_model(tmp_path: Path) -> None:

@@ -49,6 +49,18 @@ def test_of_several_each_has_a_name_of_its_own() -> None:
         check_models([Served(), Served(given="a b")])
 
 
+def test_a_pointer_is_no_model(tmp_path: Path) -> None:
+    """A clone without Git LFS has them in place of large files."""
+    for name in ("config.json", "model-1.safetensors", "model-2.safetensors", "tokenizer.json"):
+        (tmp_path / name).write_text("{}")
+    Served(tmp_path).check()
+    (tmp_path / "model-2.safetensors").write_text(
+        "version https://git-lfs.github.com/spec/v1\noid sha256:0\n"
+    )
+    with pytest.raises(UsageError, match=r"model-2\.safetensors: a pointer of Git LFS.*`git lfs pull`"):
+        Served(tmp_path).check()
+
+
 def test_adapters_are_named_by_the_option_or_else_by_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     assert adapters_asked_for([]) == {}
     monkeypatch.setenv("QUIRE_LORA_MODULES", "sql=a poet=b")

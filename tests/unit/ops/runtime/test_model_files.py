@@ -31,6 +31,7 @@ def path(tmp_path: Path) -> Path:
         ('{"a": ' + '{"b": ' * 80 + "1" + "}" * 81, "a: nested more than 64 deep"),
         ('{"a": ' + "[" * 10**6, "nested too deeply"),
         ("[1]", "is not a JSON object"),
+        ("version https://git-lfs.github.com/spec/v1\n", "a pointer of Git LFS"),
         ('{"a": ', "is not JSON"),
         ("\udcff", "cannot be read"),
     ],

@@ -80,6 +80,15 @@ async def test_all_are_answered_and_none_twice(gateway: Gateway, tmp_path: Path)
     assert gateway.models == {"m": 19}
 
 
+async def test_half_a_character_is_asked_and_answered(gateway: Gateway, tmp_path: Path) -> None:
+    transport = httpx.MockTransport(gateway.answer)
+    with Results(tmp_path / "out") as results:
+        async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+            results.add(await Asker(client).result(Line("a", "/v1/completions", {"prompt": "\ud800"}), "m"))
+    assert gateway.asked == {"\ud800": 1}
+    assert read(tmp_path / "out")["a"]["response"]["body"] == {"text": "<?>"}
+
+
 async def test_errors_are_results_and_what_is_busy_is_asked_again(gateway: Gateway, tmp_path: Path) -> None:
     busy = [httpx.Response(status, headers={"Retry-After": "0"}) for status in (429, 503)]
     gateway.before = {

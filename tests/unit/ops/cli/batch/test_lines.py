@@ -1,6 +1,7 @@
 """Files of requests and results: what is wrong is named, and what is there is not asked again."""
 
 import json
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,26 @@ def test_requests_are_read_and_empty_lines_are_not(tmp_path: Path) -> None:
     assert second.custom_id == "b"
 
 
+def test_a_file_as_windows_writes_it(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(GOOD).encode() + b"\r\n")
+    assert [line.custom_id for line in lines_of(path)] == ["a"]
+
+
+def test_a_disk_without_room_is_one_line(tmp_path: Path) -> None:
+    with Results(tmp_path / "out") as results:
+        results._file.close()
+        results._file = open("/dev/full", "w+b")  # noqa: SIM115
+        with pytest.raises(UsageError, match="out cannot be written: No space left"):
+            results.add(result("a"))
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("{", "not JSON"),
+        (json.dumps(GOOD | {"body": {"temperature": nan}}), "not JSON"),
+        ('{"body": ' + "[" * 10**5, "not JSON"),
         ("[]", "not a request"),
         (json.dumps(GOOD | {"method": "GET"}), "not a request"),
         (json.dumps(GOOD | {"body": 7}), "not a request"),

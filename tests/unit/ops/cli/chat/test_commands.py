@@ -63,6 +63,22 @@ def test_what_is_set_goes_along(conversation: Conversation, gateway: ScriptedGat
         run(conversation, "/set messages []")
 
 
+@pytest.mark.parametrize("value", ["NaN", "-Infinity", "1e999"])
+def test_what_is_no_number_in_json_is_a_text(conversation: Conversation, value: str) -> None:
+    assert run(conversation, f"/set temperature {value}") == f'temperature "{value}"'
+
+
+def test_names_that_no_file_can_have(conversation: Conversation, tmp_path: Path) -> None:
+    for name in ("~no-such-user-here/file", "a\0b"):
+        with pytest.raises(ChatError, match="cannot write"):
+            run(conversation, f"/save {name}")
+        with pytest.raises(ChatError, match="cannot read"):
+            run(conversation, f"/load {name}")
+    conversation.system = "half \udce9"
+    run(conversation, f"/save {tmp_path}/file")
+    assert json.loads((tmp_path / "file").read_text())["messages"][0]["content"] == "half ?"
+
+
 def test_models(conversation: Conversation) -> None:
     assert run(conversation, "/model") == "* quire-tiny\n  other"
     with pytest.raises(ChatError, match="no model fox; offered: quire-tiny, other"):
@@ -108,7 +124,9 @@ def test_a_conversation_goes_on_from_a_file(
     assert run(again, "/retry") == "B."
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"messages": 1}', '{"messages": [1]}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"messages": 1}', '{"messages": [1]}', '{"messages": [], "seed": NaN}']
+)
 def test_what_is_no_conversation_is_not_loaded(conversation: Conversation, tmp_path: Path, text: str) -> None:
     (tmp_path / "file").write_text(text)
     with pytest.raises(ChatError, match="not a conversation"):

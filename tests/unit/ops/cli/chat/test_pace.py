@@ -24,6 +24,7 @@ class Clock:
             [(0.5, Delta(thought="a")), (0.5, Delta(text="b")), (9.0, Delta(tokens=6))],
             "6 tokens, 10.0 tokens/s, first after 0.50 s",
         ),
+        ([(0.5, Delta(text="a")), (0.01, Delta(text="b"))], "2 tokens, first after 0.50 s"),
         (
             [(0.25, Delta(text="a")), (2.0, Delta(text="b")), (0.0, Delta(finish="length"))],
             "2 tokens, 0.5 tokens/s, first after 0.25 s, cut off at the limit of tokens",
