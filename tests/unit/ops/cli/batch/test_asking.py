@@ -36,7 +36,8 @@ class Gateway:
             if isinstance(found, Exception):
                 raise found
             return found
-        return httpx.Response(200, json={"text": f"<{prompt}>"}, headers={"X-Request-Id": "r"})
+        content = json.dumps({"text": f"<{prompt}>"})
+        return httpx.Response(200, content=content, headers={"X-Request-Id": "r"})
 
 
 @pytest.fixture
