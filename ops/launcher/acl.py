@@ -152,7 +152,8 @@ def main() -> int:
     parser.add_argument("--prefix", default="quire:", help="QUIRE_STREAM_PREFIX (default: %(default)s)")
     options = parser.parse_args()
     try:
-        if urlsplit(options.redis).username is not None:
+        where = urlsplit(options.redis)
+        if where.scheme not in ("redis", "rediss", "unix") or "@" in options.redis:
             raise ValueError(f"--redis: a URL without user and password, as in {parser.get_default('redis')}")
         write(options.directory, Credentials(), options.redis, options.prefix)
     except FileExistsError:

@@ -32,7 +32,6 @@ from ops.launcher.specs import (
 )
 from ops.launcher.supervisor import GOODBYE_SECONDS, Report, Supervisor
 from ops.launcher.welcome import first_request
-from ops.runtime.address import without_password
 from ops.runtime.api_keys import Key, digest_of, new_secret
 from ops.runtime.child import Child, Spec
 from ops.runtime.errors import LaunchError, UsageError
@@ -87,7 +86,7 @@ class Launcher:
             redis_specs = [Spec("redis", self._server.command(), REDIS)]
             urls = {role: credentials.url(role, self._server.address) for role in ROLES}
         self._redis_url = urls[OPERATOR]
-        self.leases = _leases(self._redis_url, self._prefix)
+        self.leases = Leases(self._redis_url, self._prefix)
         self.supervisor = Supervisor(
             [*redis_specs, *service_specs(options, urls)],
             directory / "logs",
@@ -235,13 +234,6 @@ def _own_redis(directory: Path, credentials: Credentials, prefix: str) -> RedisS
         raise LaunchError(str(error)) from None
     except ValueError as error:
         raise UsageError(f"QUIRE_STREAM_PREFIX={prefix}: {error}") from None
-
-
-def _leases(url: str, prefix: str) -> Leases:
-    try:
-        return Leases(url, prefix)
-    except ValueError as error:
-        raise UsageError(f"QUIRE_REDIS_URL={without_password(url)}: {error}") from None
 
 
 @contextlib.asynccontextmanager

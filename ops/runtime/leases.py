@@ -9,8 +9,6 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator
 
-from redis.asyncio.connection import parse_url
-
 from ops.runtime.errors import LaunchError
 from proto.rpc import BusAway, Lease
 from proto.rpc.lease import killed_note
@@ -21,12 +19,11 @@ NOTE_SECONDS = 600
 
 
 class Leases:
-    """Reads and ends the leases of one deployment. Raises `ValueError` for a URL of no Redis."""
+    """Reads and ends the leases of one deployment."""
 
     def __init__(self, url: str, prefix: str) -> None:
         self._keys = f"{prefix}alive:"
         self._everyone = f"{prefix}processes"
-        parse_url(url)
         self._line = Line(url)
 
     async def reachable(self) -> None:

@@ -8,12 +8,12 @@ import os
 import sys
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+from redis.asyncio.connection import parse_url
 
-from ops.runtime.address import without_password
 from ops.runtime.errors import UsageError
 from ops.runtime.hub import model_name
 
@@ -22,6 +22,11 @@ SHIPPED_DRAFT = Path(__file__).parents[1] / "tiny_model" / "draft"
 SHIPPED_PREDICTOR = Path(__file__).parents[1] / "tiny_model" / "mtp"
 
 
+REDIS_URL = "QUIRE_REDIS_URL"
+_NO_URL = (
+    "is no URL of Redis, such as redis://127.0.0.1:6379/0; "
+    "within a password #, /, ?, @ and : stand as %23, %2F, %3F, %40 and %3A"
+)
 LEAST_SECRET = 32
 """Characters: as hexadecimal digits they are 128 bits."""
 
@@ -31,7 +36,7 @@ class ProcessSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="QUIRE_", frozen=True, extra="ignore", env_ignore_empty=True)
 
-    redis_url: str = Field("redis://127.0.0.1:6379/0", pattern=r"^(rediss?|unix)://")
+    redis_url: str = "redis://127.0.0.1:6379/0"
     """The Redis that carries the streams; it knows of the CA that `redis_ca_file` has."""
 
     redis_url_file: Path | None = None
@@ -94,6 +99,18 @@ class ProcessSettings(BaseSettings):
                 raise ValueError(f"QUIRE_SECRET_FILE={path}: has less than {LEAST_SECRET} characters")
         return values
 
+    @field_validator("redis_url")
+    @classmethod
+    def _check_url(cls, url: str) -> str:
+        try:
+            parse_url(url)
+            parts = urlsplit(url)
+        except (ValueError, TypeError):
+            raise ValueError(_NO_URL) from None
+        if parts.fragment or "@" in parts.path:  # of a password that was not quoted
+            raise ValueError(_NO_URL)
+        return url
+
     @property
     def secret(self) -> bytes:
         """The deployment's secret; empty if it has none."""
@@ -123,8 +140,8 @@ def problems(error: ValidationError) -> list[str]:
     for problem in error.errors():
         reason = problem["msg"].removeprefix("Value error, ")
         name = "QUIRE_" + "_".join(str(part) for part in problem["loc"]).upper()
-        value = without_password(os.environ.get(name, ""))
-        lines.append(f"{name}={value}: {reason}" if problem["loc"] else reason)
+        value = "" if name == REDIS_URL else f"={os.environ.get(name, '')}"  # it may have a password
+        lines.append(f"{name}{value}: {reason}" if problem["loc"] else reason)
     return lines
 
 

@@ -83,12 +83,16 @@ class Connection(asyncio.Protocol):
         host, port = where.get("host", "127.0.0.1"), where.get("port", 6379)
         # Given a name, uvloop's create_connection logs an error if that is not found after it was cancelled.
         problem, name = OSError("it has no address"), None if context is None else host
-        for *_, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        for *_, address in addresses:
             try:
-                _, connection = await loop.create_connection(
-                    cls, *address[:2], ssl=context, server_hostname=name
-                )
+                async with asyncio.timeout(CONNECT_SECONDS / len(addresses)):  # one may lose all packets
+                    _, connection = await loop.create_connection(
+                        cls, *address[:2], ssl=context, server_hostname=name
+                    )
                 return connection
+            except TimeoutError:
+                problem = OSError(f"{address[0]} does not answer")
             except OSError as error:
                 problem = error
         raise problem

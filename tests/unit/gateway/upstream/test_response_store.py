@@ -1,8 +1,11 @@
 """Stored responses: who finds them, how long, and which go when there are too many."""
 
+from typing import Any
+
 import pytest
 
 from gateway.errors import TooLarge, Unavailable
+from gateway.upstream import response_store
 from gateway.upstream.response_store import MAX_RECORD_BYTES, ResponseStore
 from proto.rpc.redis_bus import Line
 
@@ -94,6 +97,32 @@ async def test_a_record_runs_out(store: ResponseStore, line: Line, prefix: str) 
 async def test_what_is_too_large_is_refused(store: ResponseStore) -> None:
     with pytest.raises(TooLarge, match="8 MiB"):
         await store.put("a", name(1), {"a": "x" * MAX_RECORD_BYTES})
+
+
+async def test_who_follows_waits_while_redis_is_away(
+    store: ResponseStore, line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store.put("a", name(1), {})
+    await store.append("a", name(1), 0, [b"one"])
+    run, away = response_store.run, 2
+
+    async def sometimes(*command: Any, **options: Any) -> Any:
+        nonlocal away
+        if away:
+            away -= 1
+            raise Unavailable("away")
+        return await run(*command, **options)
+
+    monkeypatch.setattr(response_store, "run", sometimes)
+    async with store.following("a", name(1)) as events:
+        assert await anext(events) == b"one"
+        away = 3
+        await store.append("a", name(1), 1, [b"two"])
+        assert await anext(events) == b"two"
+        away = 10**6
+        monkeypatch.setattr(response_store, "AWAY_SECONDS", 0.3)
+        with pytest.raises(Unavailable):
+            await anext(events)
 
 
 async def test_without_redis() -> None:

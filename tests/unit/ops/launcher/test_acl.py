@@ -13,6 +13,7 @@ import redis
 from redis.exceptions import NoPermissionError
 
 import gateway
+from ops.launcher import acl
 from ops.launcher.acl import CHAIN, OPERATOR, ROLES, Credentials, rules
 from ops.launcher.redis_server import RedisServer
 
@@ -256,6 +257,16 @@ def test_what_containers_get(tmp_path: Path) -> None:
         "a container's user is another one"
     )
     assert OURS.passwords["gateway"] not in repr(OURS), "not in a log by accident"
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:6379", "http://redis:6379", "redis://:password@redis", "redis"])
+def test_what_is_no_url_of_redis_makes_no_passwords(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["acl", str(tmp_path / "secrets"), "--redis", url])
+    assert acl.main() == 2
+    assert capsys.readouterr().err.startswith("--redis: a URL without user and password")
+    assert not (tmp_path / "secrets").exists()
 
 
 def test_the_gateway_may_run_what_its_scripts_call() -> None:

@@ -252,7 +252,7 @@ def test_a_redis_url_that_is_none_is_one_line(stage: Stage) -> None:
     result = stage.quire("up", "--port", str(stage.port), "--model", str(stage.model))
     assert result.returncode == 2
     (line,) = result.stderr.splitlines()
-    assert line.startswith("quire up: QUIRE_REDIS_URL=localhost:6379: ")
+    assert line.startswith("quire up: QUIRE_REDIS_URL: is no URL of Redis")
 
 
 def test_a_directory_that_is_no_model_is_one_line(stage: Stage) -> None:

@@ -51,7 +51,20 @@ def test_certificates_are_part_of_the_url(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("environment", "said"),
     [
-        ({"REDIS_URL": "http://:secret@host"}, "QUIRE_REDIS_URL=http://:***@host: "),
+        *(
+            ({"REDIS_URL": url}, "QUIRE_REDIS_URL: is no URL of Redis, such as redis://127.0.0.1:6379/0; ")
+            for url in (
+                "http://:secret@host",
+                "redis://:secret#x@127.0.0.1:8240/0",
+                "redis://:12/secret@127.0.0.1:8240/0",
+                "redis://:12#secret@127.0.0.1:8240/0",
+                "redis:/:secret@host",
+                ":secret@host:1",
+                "redis://::1:8240/0",
+                "redis://host:secret/0",
+                "redis://:secret@host?socket_timeout=abc",
+            )
+        ),
         ({"REDIS_URL_FILE": "/no/such"}, "QUIRE_REDIS_URL_FILE=/no/such: No such file or directory"),
         ({"REDIS_URL_FILE": "/bin/sh"}, "QUIRE_REDIS_URL_FILE=/bin/sh: is no text"),
         (

@@ -7,6 +7,7 @@ import ssl
 import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 from unittest.mock import AsyncMock, Mock
 
 import pytest
@@ -146,6 +147,32 @@ async def test_every_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch)
             await Connection.open(url.replace("127.0.0.1", "redis.test"))
         found.pop()
         with pytest.raises(BusAway, match=r"redis\.test:\d+ is unreachable"):
+            await Connection.open(url.replace("127.0.0.1", "redis.test"))
+
+
+async def test_an_address_that_loses_all_packets_leaves_time_for_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(resp, "CONNECT_SECONDS", 1.0)
+    loop = asyncio.get_running_loop()
+    connect = loop.create_connection
+
+    async def lossy(protocol: Any, host: str, port: int, **options: Any) -> Any:
+        if host == "127.0.0.2":
+            await asyncio.sleep(60)
+        return await connect(protocol, host, port, **options)
+
+    async with answering(b"-ERR here I am\r\n") as url:
+        port = int(url.split(":")[-1].split("/")[0])
+        found = [
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", (one, port)) for one in ("127.0.0.2", "127.0.0.1")
+        ]
+        monkeypatch.setattr(loop, "getaddrinfo", AsyncMock(return_value=found))
+        monkeypatch.setattr(loop, "create_connection", lossy)
+        with pytest.raises(BusAway, match="here I am"):
+            await Connection.open(url.replace("127.0.0.1", "redis.test"))
+        found.pop()
+        with pytest.raises(BusAway, match="does not answer"):
             await Connection.open(url.replace("127.0.0.1", "redis.test"))
 
 
