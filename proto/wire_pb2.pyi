@@ -59,14 +59,14 @@ class Frame(_message.Message):
     def __init__(self, call: _Optional[int] = ..., seq: _Optional[int] = ..., kind: _Optional[_Union[Kind, str]] = ..., body: _Optional[bytes] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., metadata: _Optional[_Iterable[_Union[Metadatum, _Mapping]]] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("method", "deadline", "protocol")
+    __slots__ = ("method", "protocol", "timeout")
     METHOD_FIELD_NUMBER: _ClassVar[int]
-    DEADLINE_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     method: str
-    deadline: float
     protocol: int
-    def __init__(self, method: _Optional[str] = ..., deadline: _Optional[float] = ..., protocol: _Optional[int] = ...) -> None: ...
+    timeout: float
+    def __init__(self, method: _Optional[str] = ..., protocol: _Optional[int] = ..., timeout: _Optional[float] = ...) -> None: ...
 
 class Status(_message.Message):
     __slots__ = ("code", "details")

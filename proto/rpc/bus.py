@@ -171,6 +171,13 @@ class Link(Protocol):
         """
         ...
 
+    def clock(self) -> float:
+        """The time by the bus's clock, seconds since 1970, as the last renewal of the lease has told it.
+
+        Never raises `BusAway`.
+        """
+        ...
+
     async def take_lease(self, value: bytes, seconds: float) -> None:
         """Begin a lease, and create the inbox if there is none."""
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterable, Callable, Generator, Iterable
 from typing import Any, Self
 
@@ -50,7 +49,7 @@ class Call:
     def time_remaining(self) -> float | None:
         """Seconds until the deadline; None without one."""
         deadline = self._core.deadline
-        return None if deadline is None else max(0.0, deadline - time.time())
+        return None if deadline is None else max(0.0, deadline - self._core.loop.time())
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
         """`callback(call)` once the call has ended."""

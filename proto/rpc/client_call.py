@@ -1,7 +1,6 @@
 """The caller's end of a call, which the node keeps. Users hold a handle of `proto.rpc.client`."""
 
 import asyncio
-import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -63,7 +62,7 @@ class ClientCall:
         self.initial: Pairs | None = None
         self.inflow = Inflow()
         self.deadline: float | None = None
-        """Seconds since 1970."""
+        """Seconds, by the event loop's clock."""
         self.connected = asyncio.Event()
         """Set once the call was accepted, or has ended."""
         self.informed = asyncio.Event()
@@ -89,7 +88,7 @@ class ClientCall:
         frame = self._opening.requests.add(call=self.number, seq=self._next(), kind=OPEN, metadata=pairs)
         frame.open.method, frame.open.protocol = method, self._calls.protocol
         if timeout is not None:
-            self.deadline = frame.open.deadline = time.time() + timeout
+            self.deadline, frame.open.timeout = self.loop.time() + timeout, timeout
             self._timer = self.loop.call_later(timeout, self.end, EXPIRED)
 
     # --- sending ---

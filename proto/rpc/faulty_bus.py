@@ -136,6 +136,10 @@ class FaultyLink:
         """See `Link.adopt`."""
         return await self._do(lambda: self._link.adopt(door, of_the_dead))
 
+    def clock(self) -> float:
+        """See `Link.clock`."""
+        return self._link.clock()
+
     async def take_lease(self, value: bytes, seconds: float) -> None:
         """See `Link.take_lease`."""
         await self._do(lambda: self._link.take_lease(value, seconds))

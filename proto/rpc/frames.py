@@ -33,8 +33,8 @@ def decode_opening(payload: bytes) -> Entry:
         raise MalformedEntry("an entry at a door that does not open a call")
     if not entry.requests[0].open.method:
         raise MalformedEntry("a call without a method")
-    if not math.isfinite(entry.requests[0].open.deadline):
-        raise MalformedEntry("a call with a deadline that is not a finite number")
+    if not math.isfinite(entry.requests[0].open.timeout):
+        raise MalformedEntry("a call with a timeout that is not a finite number")
     if any(frame.call != entry.requests[0].call for frame in entry.requests):
         raise MalformedEntry("an entry at a door with more than one call")
     return entry

@@ -170,6 +170,10 @@ class MemoryLink:
     def _received(self, stream: Stream, entry: Id) -> Received:
         return _received(entry, stream.entries[entry], stream.deliveries[entry])
 
+    def clock(self) -> float:
+        """See `Link.clock`."""
+        return time.time()
+
     async def take_lease(self, value: bytes, seconds: float) -> None:
         """See `Link.take_lease`."""
         self._bus.set_lease(self._id, value, seconds)

@@ -150,6 +150,8 @@ class RedisLink:
         self._doors: dict[str, Line] = {}
         self._everyone = f"{bus.prefix}processes"
         self._leased = b""
+        self._ahead = 0.0
+        """Seconds by which Redis's clock is ahead of the event loop's."""
 
     async def start(self) -> None:
         """Raises `BusAway`."""
@@ -340,6 +342,15 @@ class RedisLink:
 
     # --- leases ---
 
+    def clock(self) -> float:
+        """See `Link.clock`."""
+        return asyncio.get_running_loop().time() + self._ahead
+
+    def _told(self, time: Sequence[bytes]) -> None:
+        """What the reply to TIME says: seconds and microseconds."""
+        seconds, micros = map(int, time)
+        self._ahead = seconds + micros / 1e6 - asyncio.get_running_loop().time()
+
     async def take_lease(self, value: bytes, seconds: float) -> None:
         """See `Link.take_lease`."""
         connection = await self._control.get(any_history=True)
@@ -349,10 +360,12 @@ class RedisLink:
         destroy = ("XGROUP", "DESTROY", self._inbox_key, GROUP)
         try:
             await connection.execute((group, destroy), REPLY_SECONDS)
-            await connection.execute((lease, self._keep_inbox(seconds)), REPLY_SECONDS)
+            taken = (lease, self._keep_inbox(seconds), ("TIME",))
+            *_, time = await connection.execute(taken, REPLY_SECONDS)
         except RedisReplyError as error:
             self._control.refused(error)
             raise
+        self._told(time)
         self._leased = value
         for line in (self._control, self._inbox, *self._doors.values()):
             line.belongs_to(connection.history)
@@ -370,7 +383,8 @@ class RedisLink:
         # One that has not changed is renewed in a way that needs no memory: a full Redis allows it.
         same: Command = ("PEXPIRE", self._lease_key, _milliseconds(seconds))
         lease = same if value == self._leased else whole
-        held, inbox = await self._control.execute(lease, self._keep_inbox(seconds))
+        held, inbox, time = await self._control.execute(lease, self._keep_inbox(seconds), ("TIME",))
+        self._told(time)
         if held and inbox:
             self._leased = value
         return bool(held and inbox)

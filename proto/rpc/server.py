@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import time
 from collections import deque
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -303,9 +302,10 @@ class Server:
     def _receive(self, received: Received) -> None:
         """A call from the door: run it or refuse it."""
         self._seen.add(received.id)
-        self._node.took(self, max(0.0, time.time() - milliseconds_of(received.id) / 1000))
+        waited = max(0.0, self._node.link.clock() - milliseconds_of(received.id) / 1000)
+        self._node.took(self, waited)
         try:
-            self._open(received)
+            self._open(received, waited)
         except Exception as error:  # whatever an entry holds, the server goes on with the next one
             letter = Letter.about(self.door, received, error)
             log.warning("%s %s: %s", letter.stream, letter.id, letter.reason)
@@ -313,20 +313,20 @@ class Server:
         # Settled together with ACCEPT. Comes last, so that a quick handler responds in the same turn.
         self.outbox.settle(self.door, received.id)
 
-    def _open(self, received: Received) -> None:
+    def _open(self, received: Received, waited: float) -> None:
         if received.deliveries > MAX_DELIVERIES:
             raise MalformedEntry(f"{received.deliveries - 1} processes ended before they had accepted it")
         entry = decode_opening(self._node.seal.open(self.door, received.content()))
         key = (entry.sender, entry.requests[0].call)
         twice = key in self._node.serving or key in self._recent
         if not twice and self._node.current(entry.sender, entry.epoch):
-            self._begin(entry)
+            self._begin(entry, waited)
 
-    def _begin(self, entry: Entry) -> None:
+    def _begin(self, entry: Entry, waited: float) -> None:
         opening = entry.requests[0]
         attempt = attempt_of(from_pairs(opening.metadata))
         kind = SuspectCall if attempt >= SUSPECT_ATTEMPT else ServerCall
-        call = kind(self, entry.sender, entry.epoch, opening)
+        call = kind(self, entry.sender, entry.epoch, opening, waited)
         self._calls.add(call)
         if self._asked and self._free <= 0:
             self._wake()

@@ -3,7 +3,6 @@
 import asyncio
 import inspect
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn, Protocol
 
@@ -44,7 +43,8 @@ class Owner(Protocol):
 class ServerCall(ServicerContext):  # type: ignore[misc]
     """One call that this process has accepted."""
 
-    def __init__(self, owner: Owner, client: str, epoch: int, opening: Frame) -> None:
+    def __init__(self, owner: Owner, client: str, epoch: int, opening: Frame, waited: float) -> None:
+        """`waited`: seconds that the call was at the door."""
         self.client, self.client_epoch = client, epoch
         """The caller's process id, and its epoch when it called."""
         self.number = opening.call
@@ -52,7 +52,11 @@ class ServerCall(ServicerContext):  # type: ignore[misc]
         self.inflow = Inflow()
         self._owner, self._outbox = owner, owner.outbox
         self._metadata: Pairs = from_pairs(opening.metadata)
-        self._deadline = opening.open.deadline
+        self._loop = asyncio.get_running_loop()
+        self._deadline: float | None = None
+        """Seconds, by the event loop's clock."""
+        if opening.open.HasField("timeout"):
+            self._deadline = self._loop.time() + opening.open.timeout - waited
         self._sent = 0
         self._ended = self._cancelled = False
         self._initial_sent = False
@@ -71,9 +75,8 @@ class ServerCall(ServicerContext):  # type: ignore[misc]
         """Run the handler. Its first step comes before the turn's end: a quick answer goes with ACCEPT."""
         self._task = asyncio.ensure_future(self._run(handler))
         self._task.add_done_callback(lambda _: self._owner.released(self))
-        if self._deadline:
-            delay = self._deadline - time.time()
-            self._timer = asyncio.get_running_loop().call_later(delay, self.end, EXPIRED)
+        if self._deadline is not None:
+            self._timer = self._loop.call_at(self._deadline, self.end, EXPIRED)
         self._say(ACCEPT)
 
     def refuse(self, status: Status) -> None:
@@ -296,7 +299,7 @@ class ServerCall(ServicerContext):  # type: ignore[misc]
 
     def time_remaining(self) -> float | None:
         """Seconds until the deadline; None without one."""
-        return max(0.0, self._deadline - time.time()) if self._deadline else None
+        return None if self._deadline is None else max(0.0, self._deadline - self._loop.time())
 
     def cancelled(self) -> bool:
         return self._cancelled
@@ -319,8 +322,8 @@ class SuspectCall(ServerCall):
     does: otherwise a handler that ends the process at once would look like one that has not begun.
     """
 
-    def __init__(self, owner: Owner, client: str, epoch: int, opening: Frame) -> None:
-        super().__init__(owner, client, epoch, opening)
+    def __init__(self, owner: Owner, client: str, epoch: int, opening: Frame, waited: float) -> None:
+        super().__init__(owner, client, epoch, opening, waited)
         self.turn = asyncio.Event()
         """Set when the handler may run."""
 

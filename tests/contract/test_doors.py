@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -213,6 +214,21 @@ async def test_a_deadline_at_the_door_withdraws_the_call(
     error = await error_of(stub.Unary(echo.Text(), wait_for_ready=True, timeout=0.1))
     assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     await until(lambda: empty(world), "the call is withdrawn")
+
+
+async def test_clocks_that_disagree_move_no_deadline(
+    world: Any, stub: Any, echo: SimpleNamespace, servicer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time
+    for shift in (-60.0, 60.0):
+        with monkeypatch.context() as there:
+            there.setattr(time, "time", lambda shift=shift: now() + shift)
+            call = stub.Unary(echo.Text(text="context"), wait_for_ready=True, timeout=30)
+        await asyncio.sleep(0.5)
+        if shift < 0:  # it was at the door
+            await world.serve(await world.node("server"), servicer, echo.add_EchoServicer_to_server)
+        await call
+        assert 0 < servicer.seen[0] < 30 - (0.4 if shift < 0 else 0)
 
 
 async def test_an_accept_that_comes_too_late_is_answered_with_cancel(

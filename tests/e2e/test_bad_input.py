@@ -263,7 +263,7 @@ async def test_no_entry_and_no_lease_stops_a_process(
         for number, attempt in enumerate((b"\xc2\xb2", b"9" * 5000, b"\xff", b"1")):
             entry = Entry(sender="nobody-1", epoch=1)
             frame = entry.requests.add(call=number, seq=1, kind=OPEN)
-            frame.open.method, frame.open.deadline = method, 1.0 if door == "Tokenizer" else 4e9
+            frame.open.method, frame.open.timeout = method, -1.0 if door == "Tokenizer" else 4e9
             frame.metadata.add(key="quire-attempt", value=attempt)
             entry.requests.add(call=number, seq=2, kind=MESSAGE, body=b"\xff\xff")
             connection.xadd(f"{prefix}calls:{door}:quire-tiny", {b"e": entry.SerializeToString()})

@@ -45,7 +45,7 @@ async def answered(node: Node, body: bytes) -> None:
 def opening(number: int) -> Entry:
     entry = Entry(sender="hostile-1", epoch=1)
     frame = entry.requests.add(call=number, seq=1, kind=OPEN)
-    frame.open.method, frame.open.deadline = METHOD, 4e9
+    frame.open.method, frame.open.timeout = METHOD, 4e9
     frame.metadata.add(key="quire-attempt", value=b"1")
     frame.metadata.add(key="traceparent", value=b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
     frame.metadata.add(key="x-bin", value=b"\xff")

@@ -64,7 +64,7 @@ def test_an_opening() -> None:
         (lambda entry: entry.requests.pop(0), "does not open a call"),
         (lambda entry: entry.responses.add(), "does not open a call"),
         (lambda entry: entry.requests[0].ClearField("open"), "without a method"),
-        (lambda entry: setattr(entry.requests[0].open, "deadline", float("nan")), "deadline"),
+        (lambda entry: setattr(entry.requests[0].open, "timeout", float("nan")), "timeout"),
         (lambda entry: setattr(entry.requests[1], "call", 2), "more than one call"),
     ],
 )
