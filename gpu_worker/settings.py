@@ -7,8 +7,8 @@ from pydantic import ByteSize, Field, field_validator, model_validator
 
 from gpu_worker.kernels.kv_sizes import AUTO, LONGEST_BLOCK, ROW_BYTES
 from gpu_worker.machine.cores import granted
-from ops.runtime.lora_modules import parse
-from ops.runtime.settings import ModelSettings
+from ops.model_directory.lora_modules import parse
+from ops.model_directory.settings import ModelSettings
 
 BackEnd = Literal[
     "auto",

@@ -15,9 +15,9 @@ from gpu_worker.models.index_config import read_index
 from gpu_worker.models.recurrent_config import RecurrentConfig, read_recurrent
 from gpu_worker.models.values import Values
 from gpu_worker.models.wrapped import language_part
-from ops.runtime import model_files
-from ops.runtime.encoder import encoder_family
-from ops.runtime.gguf.file import read_gguf
+from ops.model_directory import files
+from ops.model_directory.encoder import encoder_family
+from ops.model_directory.gguf.file import read_gguf
 
 _MAX_HEADER = 100 * 2**20  # the safetensors format allows no longer one
 _BITS = {"BOOL": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}  # of others the name ends with the bits
@@ -71,8 +71,8 @@ def read_config(model: Path) -> dict[str, Any]:
     """The language model's part of config.json, by usual names. Raises ModelFilesError."""
     path = model / "config.json"
     try:
-        config = model_files.read_config(path)
-    except model_files.FileError as error:
+        config = files.read_config(path)
+    except files.FileError as error:
         raise ModelFilesError(str(error)) from error
     if encoder_family(config):
         raise ModelFilesError(f"{path}: an encoder keeps no keys and values: only its weights take memory")
@@ -155,15 +155,15 @@ def _pages(config: Mapping[str, Any], layers: int, kv_heads: int, head_dim: int)
 
 def weights_bytes(model: Path) -> int:
     """Bytes of all tensors as stored, from the files' headers alone. Raises ModelFilesError."""
-    files = sorted(model.glob("*.safetensors"))
-    if not files and (gguf := sorted(model.glob("*.gguf"))):
+    weights = sorted(model.glob("*.safetensors"))
+    if not weights and (gguf := sorted(model.glob("*.gguf"))):
         try:
             return sum(place.nbytes for place in read_gguf(gguf[0].resolve()).tensors.values())
-        except model_files.FileError as error:
+        except files.FileError as error:
             raise ModelFilesError(str(error)) from error
-    if not files:
+    if not weights:
         raise ModelFilesError(f"no *.safetensors in {model}")
-    return sum(_tensors_bytes(file) for file in files)
+    return sum(_tensors_bytes(file) for file in weights)
 
 
 def loaded_bytes(model: Path) -> int:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from ops.runtime.settings import ModelSettings
+from ops.model_directory.settings import ModelSettings
 from scheduler_svc.core.drafters import DRAFTERS
 from scheduler_svc.core.policies import POLICIES
 

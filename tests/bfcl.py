@@ -24,7 +24,7 @@ import jsonschema_rs
 
 from gateway.api.calls import functions_of
 from gateway.api.splitter import Splitter
-from ops.runtime.grammars import GrammarError
+from ops.model_directory.grammars import GrammarError
 from tests.clients.environments import cache_folder
 from tests.unit.gateway.api.test_splitter import form_of
 from tests.unit.tokenizer_svc.grammars.test_call_grammar import END, Model, thoughts_of

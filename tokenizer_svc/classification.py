@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from math import exp, fsum
 from typing import Any
 
-from ops.runtime.classifier import Classifier, Function
+from ops.model_directory.classifier import Classifier, Function
 from proto import arrays
 from tokenizer_svc.errors import InvalidRequestError, SchedulerError
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ops.runtime import model_files
-from ops.runtime.model_files import FileError
+from ops.model_directory import files
+from ops.model_directory.files import FileError
 from tokenizer_svc.errors import ModelDirectoryError
 
 Read = TypeVar("Read")
@@ -13,12 +13,12 @@ Read = TypeVar("Read")
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a file; empty if there is no such file. Raises `ModelDirectoryError`."""
-    return _checked(model_files.read_json, path) or {}
+    return _checked(files.read_json, path) or {}
 
 
 def read_config(path: Path) -> dict[str, Any]:
     """As `read_json`, of config.json, whose sizes are checked."""
-    return _checked(model_files.read_config, path) or {}
+    return _checked(files.read_config, path) or {}
 
 
 def named_tokens(directory: Path) -> dict[str, str]:
@@ -46,8 +46,8 @@ def chat_templates(directory: Path) -> Mapping[str, str]:
     They are in files of their own or in tokenizer_config.json. A model that sees has a processor, whose
     chat_template.json comes first: the tokenizer's template may know no images. Raises `ModelDirectoryError`.
     """
-    files = {name: directory / f"additional_chat_templates/{name}.jinja" for name in ("tool_use", "default")}
-    found = {name: source for name, path in files.items() if (source := _read(path)) is not None}
+    places = {name: directory / f"additional_chat_templates/{name}.jinja" for name in ("tool_use", "default")}
+    found = {name: source for name, path in places.items() if (source := _read(path)) is not None}
     if "default" not in found and (source := _read(directory / "chat_template.jinja")) is not None:
         found["default"] = source
     if found:
@@ -64,7 +64,7 @@ def chat_templates(directory: Path) -> Mapping[str, str]:
                 raise ModelDirectoryError(message) from error
         if not isinstance(given, dict):
             given = {"default": given}
-        found = {name: given[name] for name in files if given.get(name) is not None}
+        found = {name: given[name] for name in places if given.get(name) is not None}
         for source in found.values():
             if not isinstance(source, str):
                 raise ModelDirectoryError(
@@ -77,7 +77,7 @@ def chat_templates(directory: Path) -> Mapping[str, str]:
 
 def _read(path: Path) -> str | None:
     """What is in a file; None if there is no such file."""
-    return _checked(model_files.read_text, path)
+    return _checked(files.read_text, path)
 
 
 def _checked(read: Callable[[Path], Read], path: Path) -> Read | None:

@@ -9,8 +9,8 @@ import hashlib
 import sys
 from pathlib import Path
 
-from ops.runtime import grammars
-from ops.runtime.vision import PROCESSOR_FILES
+from ops.model_directory import grammars
+from ops.model_directory.vision import PROCESSOR_FILES
 
 FILES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "config.json"),

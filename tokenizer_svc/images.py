@@ -19,10 +19,10 @@ from typing import Any
 
 import tokenizers
 
-from ops.runtime.image_files import measured
+from ops.model_directory.files import FileError
+from ops.model_directory.image_files import measured
+from ops.model_directory.vision import TEXT_ALONE, Grid, ImageError, Vision, read_vision
 from ops.runtime.image_store import MAX_IMAGES, ImageStore
-from ops.runtime.model_files import FileError
-from ops.runtime.vision import TEXT_ALONE, Grid, ImageError, Vision, read_vision
 from proto.images_pb2 import ImageFile, PromptImage
 from proto.tokenizer_pb2 import ChatMessage, ContentImage, Conversation
 from tokenizer_svc.errors import InvalidRequestError, ModelDirectoryError

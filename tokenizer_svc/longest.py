@@ -10,7 +10,7 @@ that takes the spaces around it. Those have no such number, and texts are encode
 from collections.abc import Mapping
 from typing import Any
 
-from ops.runtime.byte_alphabet import BYTES
+from ops.model_directory.byte_alphabet import BYTES
 
 _COMPOSED = 4
 """Characters that Unicode's composition (NFC, NFKC) makes one of at most: a letter and three marks."""

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ops.runtime.dense import dense_in
-from ops.runtime.model_files import FileError
-from ops.runtime.modules import modules_in
+from ops.model_directory.dense import dense_in
+from ops.model_directory.files import FileError
+from ops.model_directory.modules import modules_in
 from proto.sampling_pb2 import ALL, CLS, LAST, MEAN, Pooling
 from tokenizer_svc.errors import InvalidRequestError, ModelDirectoryError
 from tokenizer_svc.files import read_json

@@ -10,8 +10,8 @@ import grpc
 from opentelemetry import trace
 from opentelemetry.trace import Span
 
+from ops.model_directory.hub import fetched
 from ops.runtime.drain import drain
-from ops.runtime.hub import fetched
 from ops.runtime.image_store import ImageGone, ImageStore
 from ops.runtime.telemetry import Metadata, Waits, calling, carried, served, within
 from proto.parts import parts_of

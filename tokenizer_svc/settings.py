@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from pydantic import Field, field_validator
 
-from ops.runtime.settings import ModelSettings
+from ops.model_directory.settings import ModelSettings
 from tokenizer_svc.format_table import CALLS, NONE, THOUGHTS
 
 

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from tokenizers import Tokenizer
 
-from ops.runtime.byte_alphabet import BYTES
+from ops.model_directory.byte_alphabet import BYTES
 from proto.tokenizer_pb2 import TokenText
 from tokenizer_svc.errors import ModelDirectoryError
 from tokenizer_svc.panic import no_panic

@@ -8,9 +8,9 @@ from typing import Any, Self
 
 import tokenizers
 
-from ops.runtime.classifier import Classifier, classifier_of
-from ops.runtime.encoder import encoder_family
-from ops.runtime.model_files import FileError, read_text
+from ops.model_directory.classifier import Classifier, classifier_of
+from ops.model_directory.encoder import encoder_family
+from ops.model_directory.files import FileError, read_text
 from ops.runtime.watchdog import end_at_once
 from tokenizer_svc.classification import SETTINGS, pair_arguments
 from tokenizer_svc.defaults import read_defaults

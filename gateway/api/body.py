@@ -17,7 +17,7 @@ from gateway.http.connection import Disconnected
 from gateway.http.counts import check_counts
 from gateway.http.gzipped import inflated
 from gateway.http.json_text import value_of
-from gateway.http.parsing import parsed
+from gateway.parsing import parsed
 
 MAX_FIELDS = 128
 """Fields of a body that is read strictly: each unknown one costs an error object."""

@@ -32,8 +32,8 @@ from gateway.errors import BadRequest, GatewayError
 from gateway.http.caller import caller_of
 from gateway.http.error_shape import shape_at
 from gateway.http.openapi import posting
-from gateway.http.parsing import PART_BYTES, parsed
 from gateway.http.sse import COMMENT, named_event
+from gateway.parsing import PART_BYTES, parsed
 from gateway.upstream.conversation_store import NOTHING_ADDED, Added, conversation_too_large
 from gateway.upstream.generation import Generator
 from gateway.upstream.response_store import ResponseStore, response_too_large

@@ -17,7 +17,7 @@ from gateway.api.responses_schema import ResponsesBody
 from gateway.errors import BadRequest, NotFound, Unauthorized
 from gateway.http.caller import caller_of
 from gateway.http.openapi import getting
-from gateway.http.parsing import parsed_each
+from gateway.parsing import parsed_each
 from gateway.upstream.listed import not_listed
 from gateway.upstream.response_store import ResponseStore
 

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from starlette.requests import Request
 
+from gateway.behalf import Behalf
 from gateway.errors import Forbidden
 from gateway.http.meter import Visit
 from ops.runtime.api_keys import Right
@@ -19,16 +20,6 @@ ADDRESSES = 4096
 """Addresses of which it is remembered what they are: a client asks again and again."""
 
 NO_LIMITS = Limits()
-
-
-@dataclass(frozen=True)
-class Behalf:
-    """Whom a request is made for that the gateway makes of itself."""
-
-    tenant: str
-    account: str
-    """The key's digest; without keys the tenant."""
-    keyed: bool
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ from dataclasses import replace
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gateway.behalf import Behalf
 from gateway.errors import GatewayError
-from gateway.http.caller import Behalf, Caller, at_loopback, tenant_at
+from gateway.http.caller import Caller, at_loopback, tenant_at
 from gateway.http.error_shape import refusal
 from gateway.http.key_ring import KeyRing, authorization_in
 from gateway.http.meter import Meter, Visit

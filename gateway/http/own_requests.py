@@ -12,8 +12,8 @@ from typing import Any
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Scope
 
+from gateway.behalf import Behalf
 from gateway.errors import UnknownModel
-from gateway.http.caller import Behalf
 
 HELD_PIECES = 16
 """Pieces of an answer that wait to be read. Then the answer waits."""

@@ -25,7 +25,7 @@ from gateway.http.frames import (
     read_frame,
 )
 from gateway.http.own_requests import json_post
-from gateway.http.parsing import parsed
+from gateway.parsing import parsed
 
 MAX_AT_ONCE = 32
 """Requests of one socket that are answered at once."""

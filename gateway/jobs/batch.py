@@ -20,8 +20,8 @@ from gateway.http.body_memory import MAX_BODY_BYTES
 from gateway.http.counts import check_counts
 from gateway.http.json_text import value_of
 from gateway.http.own_requests import OwnRequests
-from gateway.http.parsing import parsed
 from gateway.jobs.background import MOST_TAKES
+from gateway.parsing import parsed
 from gateway.upstream.batch_store import BatchStore
 from gateway.upstream.jobs import Job
 

@@ -17,8 +17,8 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
+from gateway.behalf import Behalf
 from gateway.errors import Overloaded, Unavailable
-from gateway.http.caller import Behalf
 from proto.rpc import BusAway
 from proto.rpc.redis_bus import Line
 

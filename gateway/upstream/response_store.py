@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from gateway.errors import NotFound, TooLarge, Unavailable
-from gateway.http.parsing import PART_BYTES, parsed, parsed_each
+from gateway.parsing import PART_BYTES, parsed, parsed_each
 from gateway.upstream.conversation_store import (
     NOTHING_ADDED,
     Added,

@@ -17,7 +17,7 @@ from gpu_worker.models.formats.stored import PIECE, QuantizedWeight
 from gpu_worker.models.gguf_tensors import GgufTensors
 from gpu_worker.models.stacked import single_experts
 from gpu_worker.models.wrapped import language_tensors
-from ops.runtime.model_files import FileError, not_there, read_json
+from ops.model_directory.files import FileError, not_there, read_json
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from gpu_worker.errors import ModelError
-from ops.runtime.classifier import ARCHITECTURE
+from ops.model_directory.classifier import ARCHITECTURE
 
 
 def classification_head(model: Any) -> nn.Linear | None:

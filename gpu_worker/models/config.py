@@ -21,9 +21,9 @@ from gpu_worker.models.recurrent_config import RecurrentConfig, read_recurrent
 from gpu_worker.models.rope import RopeConfig
 from gpu_worker.models.values import Values
 from gpu_worker.models.wrapped import language_part
-from ops.runtime import model_files
-from ops.runtime.classifier import classifier_of
-from ops.runtime.model_files import FileError
+from ops.model_directory import files
+from ops.model_directory.classifier import classifier_of
+from ops.model_directory.files import FileError
 
 T = TypeVar("T")
 
@@ -75,8 +75,8 @@ class Shape(ABC):
     num_labels: int = field(default=0, kw_only=True)
     """Labels of a classifier. 0: the model is none."""
     score_tokens: tuple[int, ...] = field(default=(), kw_only=True)
-    """Tokens whose logits score a text, as in `ops.runtime.classifier.Classifier`. Empty: a classifier has a
-    classification head in place of the language model's head."""
+    """Tokens whose logits score a text, as in `classifier.Classifier` of `ops.model_directory`. Empty: a
+    classifier has a classification head in place of the language model's head."""
     headless: bool = field(default=False, kw_only=True)
     """The model has no head: it embeds texts and generates none."""
 
@@ -242,7 +242,7 @@ def read_values(directory: Path) -> Values:
     if not path.is_file():
         raise ModelError(f"{directory} is not a model directory: it has no config.json")
     try:
-        values = language_part(model_files.read_config(path))
+        values = language_part(files.read_config(path))
     except FileError as error:
         raise ModelError(str(error)) from error
     return Values(path, values)

@@ -26,7 +26,7 @@ from gpu_worker.models.sight import Seen
 from gpu_worker.models.transformers_model import register
 from gpu_worker.models.trial import EXACT
 from gpu_worker.models.vision import Tower
-from ops.runtime.classifier import ARCHITECTURE as CLASSIFIER
+from ops.model_directory.classifier import ARCHITECTURE as CLASSIFIER
 
 BEYOND = 22
 """Tokens of the longest text of the trial beyond a window."""

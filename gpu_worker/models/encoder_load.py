@@ -14,9 +14,9 @@ from gpu_worker.models.formats.format import Format
 from gpu_worker.models.lazy_tensor import LazyTensor, with_tensors
 from gpu_worker.models.transformers_load import config_of
 from gpu_worker.models.values import Values
-from ops.runtime import model_files
-from ops.runtime.classifier import ARCHITECTURE as CLASSIFIER
-from ops.runtime.model_files import FileError
+from ops.model_directory import files
+from ops.model_directory.classifier import ARCHITECTURE as CLASSIFIER
+from ops.model_directory.files import FileError
 
 _BUFFERS = ("position_ids", "token_type_ids")
 """Ends of names of tensors that old checkpoints have although they are no weights."""
@@ -92,7 +92,7 @@ def usual_length(directory: Path, most: int) -> int:
     if not path.is_file():
         return min(most, LONGEST)
     try:
-        values = Values(path, model_files.read_config(path))
+        values = Values(path, files.read_config(path))
     except FileError as error:
         raise ModelError(str(error)) from error
     return min(most, values.positive("max_seq_length", LONGEST))

@@ -16,9 +16,9 @@ from gpu_worker.errors import ModelError
 from gpu_worker.models.formats.gguf import SIZES
 from gpu_worker.models.formats.gguf_blocks import dequantized
 from gpu_worker.models.gguf_names import hugging_face_name
-from ops.runtime.gguf.file import PLAIN, TensorPlace, read_gguf
-from ops.runtime.gguf.keys import FACTORS
-from ops.runtime.model_files import FileError
+from ops.model_directory.files import FileError
+from ops.model_directory.gguf.file import PLAIN, TensorPlace, read_gguf
+from ops.model_directory.gguf.keys import FACTORS
 
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _ROW = "mlp.shared_expert_gate.weight"

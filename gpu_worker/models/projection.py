@@ -14,8 +14,8 @@ from torch.nn.functional import gelu, linear, relu, silu
 
 from gpu_worker.errors import ModelError
 from gpu_worker.models.checkpoint import Checkpoint, open_checkpoint
-from ops.runtime.dense import Dense, dense_in
-from ops.runtime.model_files import FileError
+from ops.model_directory.dense import Dense, dense_in
+from ops.model_directory.files import FileError
 
 _ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "GELU": gelu,

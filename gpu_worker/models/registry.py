@@ -33,9 +33,9 @@ from gpu_worker.models.split import rank_config
 from gpu_worker.models.transformers_load import load_with_transformers
 from gpu_worker.models.vision import Tower, load_tower
 from gpu_worker.models.weights import Weights
-from ops.runtime.encoder import encoder_family
-from ops.runtime.model_files import FileError
-from ops.runtime.modules import pools
+from ops.model_directory.encoder import encoder_family
+from ops.model_directory.files import FileError
+from ops.model_directory.modules import pools
 
 log = logging.getLogger(__name__)
 

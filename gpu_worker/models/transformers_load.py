@@ -38,8 +38,8 @@ from gpu_worker.models.transformers_names import Parts, parts_of
 from gpu_worker.models.trial import layers_of, number_tried
 from gpu_worker.models.values import Values
 from gpu_worker.models.weights import Weights
-from ops.runtime.classifier import ARCHITECTURE as CLASSIFIER
-from ops.runtime.model_files import read_config
+from ops.model_directory.classifier import ARCHITECTURE as CLASSIFIER
+from ops.model_directory.files import read_config
 
 _WEIGHT = ".weight"
 

@@ -21,9 +21,9 @@ from gpu_worker.models.formats.format import Format
 from gpu_worker.models.lazy_tensor import LazyTensor, with_tensors
 from gpu_worker.models.sight import Sight
 from gpu_worker.models.wrapped import tower_tensors
-from ops.runtime.image_files import opened
-from ops.runtime.model_files import FileError, read_config
-from ops.runtime.vision import TEXT_ALONE, Grid, ImageError, Vision, read_vision
+from ops.model_directory.files import FileError, read_config
+from ops.model_directory.image_files import opened
+from ops.model_directory.vision import TEXT_ALONE, Grid, ImageError, Vision, read_vision
 
 _SECTIONS = {
     **dict.fromkeys(("Qwen2VL", "Qwen2_5_VL"), (16, 24, 24)),

@@ -36,7 +36,7 @@ from gpu_worker.kernels.sampling import Allowed
 from gpu_worker.machine.cores import granted
 from gpu_worker.sampling.positions import SamplePositions
 from gpu_worker.sampling.tokens_read import TokensRead, read_tokens
-from ops.runtime.grammars import GrammarError, LimitError, Vocabulary, fault_of, lower_priority
+from ops.model_directory.grammars import GrammarError, LimitError, Vocabulary, fault_of, lower_priority
 from proto.sampling_pb2 import Grammar
 from proto.worker_pb2 import NewGrammar, NewSlot
 

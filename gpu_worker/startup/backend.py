@@ -31,7 +31,7 @@ from gpu_worker.models.formats import read_format
 from gpu_worker.models.ranks import ALONE, Ranks
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup import measured
-from ops.runtime.encoder import encoder_family
+from ops.model_directory.encoder import encoder_family
 
 log = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ from gpu_worker.models.adapters.adapter import WEIGHTS
 from gpu_worker.models.adapters.config import CONFIG
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.backend import instruction_set
-from ops.runtime.grammars import VERSION as GRAMMARS
-from ops.runtime.vision import PROCESSOR_FILES
+from ops.model_directory.grammars import VERSION as GRAMMARS
+from ops.model_directory.vision import PROCESSOR_FILES
 
 SAMPLES = 64
 """Places in each file of weights that are looked at."""

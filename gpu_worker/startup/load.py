@@ -25,9 +25,9 @@ from gpu_worker.startup.sizing import Parts, add_host_memory, enough_memory, lim
 from gpu_worker.startup.warmup import full_step, rehearse
 from gpu_worker.step.draft_model import load_draft
 from gpu_worker.step.runner import Runner
-from ops.runtime.grammars import end_tokens_in
-from ops.runtime.hub import fetched, fetched_adapter
-from ops.runtime.lora_modules import written
+from ops.model_directory.grammars import end_tokens_in
+from ops.model_directory.hub import fetched, fetched_adapter
+from ops.model_directory.lora_modules import written
 
 log = logging.getLogger(__name__)
 

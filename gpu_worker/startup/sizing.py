@@ -38,8 +38,8 @@ from gpu_worker.step.images import slot_images
 from gpu_worker.step.limits import BatchLimits
 from gpu_worker.step.predicted import PredictedTokens
 from gpu_worker.step.runner import Runner
+from ops.model_directory.vision import TEXT_ALONE
 from ops.runtime.gpus import present
-from ops.runtime.vision import TEXT_ALONE
 
 log = logging.getLogger(__name__)
 

@@ -38,7 +38,7 @@ from gpu_worker.models.sight import Seen
 from gpu_worker.sampling.positions import SamplePositions
 from gpu_worker.step.batch import Batch
 from gpu_worker.step.forward import Forward
-from ops.runtime.model_files import FileError, read_json
+from ops.model_directory.files import FileError, read_json
 
 
 class DraftModel:

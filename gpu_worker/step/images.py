@@ -34,7 +34,7 @@ from gpu_worker.models.registry import CausalLM
 from gpu_worker.models.sight import Ahead, Seen, Sight
 from gpu_worker.models.vision import Tower
 from gpu_worker.step.limits import BatchLimits
-from ops.runtime.vision import Grid, ImageError
+from ops.model_directory.vision import Grid, ImageError
 from proto.images_pb2 import PromptImage
 from proto.worker_pb2 import NewSlot
 

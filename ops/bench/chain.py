@@ -19,7 +19,7 @@ from ops.bench.load.load import Conversations, closed_loop, summarize
 from ops.bench.load.processes import Running, running
 from ops.bench.load.workload import Workload
 from ops.bench.record import percentile, write
-from ops.runtime.settings import SHIPPED_MODEL
+from ops.model_directory.settings import SHIPPED_MODEL
 
 CONCURRENCY = 32
 REQUESTS = 192

@@ -12,7 +12,7 @@ from gpu_worker.step.runner import Runner
 from ops.bench.load.workload import Question
 from ops.bench.perplexity import runner_of
 from ops.bench.rig.in_process import InProcess
-from ops.runtime.settings import SHIPPED_DRAFT, SHIPPED_MODEL, SHIPPED_PREDICTOR
+from ops.model_directory.settings import SHIPPED_DRAFT, SHIPPED_MODEL, SHIPPED_PREDICTOR
 
 TOKENS = 128
 """Of an answer."""

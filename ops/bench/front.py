@@ -30,7 +30,7 @@ from ops.bench.paced import deployed, process_ids
 from ops.bench.record import percentile, write
 from ops.bench.robust.hostile_grammars import Streams
 from ops.launcher.served import Served
-from ops.runtime.settings import SHIPPED_MODEL
+from ops.model_directory.settings import SHIPPED_MODEL
 
 FRONT = ("gateway", "tokenizer")
 AT_ONCE = 64

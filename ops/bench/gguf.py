@@ -18,7 +18,7 @@ from ops.bench.engines.peers.llama_server import MODULES
 from ops.bench.record import write
 from ops.bench.recurrent import LONG, PROMPT, STEPS, USERS, in_turns
 from ops.bench.rig.on_cpu import load_on_cpu
-from ops.runtime.gguf.directory import as_directory
+from ops.model_directory.gguf.directory import as_directory
 
 ROOT = Path(__file__).parents[2]
 

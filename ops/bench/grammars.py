@@ -21,8 +21,8 @@ from transformers import AutoTokenizer
 
 from ops.bench.record import aligned, percentile, write
 from ops.bench.robust.json_schemas import drawn
-from ops.runtime.grammars import Vocabulary, end_tokens_in
-from ops.runtime.settings import SHIPPED_MODEL
+from ops.model_directory.grammars import Vocabulary, end_tokens_in
+from ops.model_directory.settings import SHIPPED_MODEL
 from tokenizer_svc.grammars.grammar_text import grammar_text
 
 SCHEMAS = 100

@@ -22,7 +22,7 @@ from gpu_worker.step.runner import Runner
 from ops.bench.load.workload import Question
 from ops.bench.record import percentile, write
 from ops.bench.rig.in_process import InProcess, TrackedRequest
-from ops.runtime.settings import SHIPPED_MODEL
+from ops.model_directory.settings import SHIPPED_MODEL
 
 PROMPT = 32_000
 USERS = 8

@@ -30,7 +30,7 @@ from ops.bench.rig import shapes
 from ops.bench.rig.accounting import tokens as tokens_of
 from ops.bench.rig.in_process import InProcess
 from ops.bench.rig.plans import prefill
-from ops.runtime.settings import SHIPPED_MODEL
+from ops.model_directory.settings import SHIPPED_MODEL
 from ops.tiny_model.training.evaluate import HELD_OUT_SEED, PROMPTS, held_out_ids
 
 FORMS: dict[str, dict[str, Any]] = {

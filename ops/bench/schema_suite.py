@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 from transformers import AutoTokenizer
 
 from ops.bench.record import aligned, write
-from ops.runtime.grammars import Vocabulary, end_tokens_in
-from ops.runtime.settings import SHIPPED_MODEL
+from ops.model_directory.grammars import Vocabulary, end_tokens_in
+from ops.model_directory.settings import SHIPPED_MODEL
 from tokenizer_svc.grammars.grammar_text import grammar_text
 
 OUTCOMES = ("followed", "too narrow", "too wide", "refused")

@@ -9,8 +9,8 @@ from typing import Any
 from gpu_worker.kernels.kv_sizes import ROW_BYTES, TYPES
 from ops.cli.arguments import positive
 from ops.kv_memory import ModelFilesError, kv_shape, loaded_bytes, plan, read_config, weights_bytes
-from ops.runtime.hub import HubError, fetched
-from ops.runtime.settings import SHIPPED_MODEL
+from ops.model_directory.hub import HubError, fetched
+from ops.model_directory.settings import SHIPPED_MODEL
 
 _UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _DECIMAL = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}

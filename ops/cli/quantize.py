@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from ops.cli.output import silence
+from ops.model_directory.hub import fetched
 from ops.runtime.errors import StartError
-from ops.runtime.hub import fetched
 
 KINDS = ("int4", "int8", "fp8")
 

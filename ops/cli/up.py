@@ -17,8 +17,8 @@ from ops.launcher.record import logs_directory
 from ops.launcher.served import adapters_asked_for, asked_for
 from ops.launcher.specs import Options
 from ops.launcher.welcome import quire_command, welcome
+from ops.model_directory.hub import HubError, fetched, fetched_adapter
 from ops.runtime.errors import LaunchError, UsageError
-from ops.runtime.hub import HubError, fetched, fetched_adapter
 from scheduler_svc.core.policies import POLICIES
 
 _DESCRIPTION = """\

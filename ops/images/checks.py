@@ -82,7 +82,7 @@ def images_are_small() -> None:
 IMAGE_FILES = """
 import io
 from PIL import Image
-from ops.runtime.image_files import FORMATS, measured
+from ops.model_directory.image_files import FORMATS, measured
 for form in FORMATS:
     Image.new("RGB", (3, 2)).save(file := io.BytesIO(), form)
     print(form, *measured(file.getvalue()))"""

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from ops.model_directory.files import not_there
+from ops.model_directory.hub import model_name
+from ops.model_directory.lora_modules import named, parse
+from ops.model_directory.settings import SHIPPED_MODEL
 from ops.runtime.errors import UsageError
-from ops.runtime.hub import model_name
-from ops.runtime.lora_modules import named, parse
-from ops.runtime.model_files import not_there
-from ops.runtime.settings import SHIPPED_MODEL
 
 SHIPPED_MODEL_NAME = "quire-tiny"
 _NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)

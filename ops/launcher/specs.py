@@ -10,13 +10,14 @@ from gateway.settings import GatewaySettings
 from ops.kv_memory import ModelFilesError, loaded_bytes
 from ops.launcher.kept_keys import kept
 from ops.launcher.served import Served
+from ops.model_directory.lora_modules import written
+from ops.model_directory.settings import SHIPPED_DRAFT, SHIPPED_MODEL, SHIPPED_PREDICTOR
 from ops.runtime.address import url_from_here
 from ops.runtime.api_keys import KeyFileError, read_keys
 from ops.runtime.child import Spec
 from ops.runtime.errors import StartError, UsageError
 from ops.runtime.gpus import shares, used
-from ops.runtime.lora_modules import written
-from ops.runtime.settings import SHIPPED_DRAFT, SHIPPED_MODEL, SHIPPED_PREDICTOR, named_redis
+from ops.runtime.settings import named_redis
 
 REDIS, BEHIND, FRONT = range(3)
 """Stages: the queue first, the gateway last; in the end the other way round."""

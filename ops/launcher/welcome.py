@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 from ops.launcher.specs import Options
-from ops.runtime.classifier import classifier_of
-from ops.runtime.encoder import encoder_family
-from ops.runtime.modules import pools
+from ops.model_directory.classifier import classifier_of
+from ops.model_directory.encoder import encoder_family
+from ops.model_directory.modules import pools
 from tokenizer_svc.files import read_config, template_source
 
 _CURL = """\

@@ -15,9 +15,9 @@ from torch import Tensor
 from gpu_worker.models.checkpoint import shards
 from gpu_worker.models.config import ModelConfig, read_config, read_values
 from gpu_worker.models.formats.format import KEY
+from ops.model_directory.files import read_json
+from ops.model_directory.modules import modules_in
 from ops.quantize.weights import TARGETS, Target
-from ops.runtime.model_files import read_json
-from ops.runtime.modules import modules_in
 
 SHARD = 1 << 30
 """Bytes of a file of weights, at least, unless it is the last one. So much is held in memory."""

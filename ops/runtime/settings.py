@@ -15,12 +15,6 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from redis.asyncio.connection import parse_url
 
 from ops.runtime.errors import UsageError
-from ops.runtime.hub import model_name
-
-SHIPPED_MODEL = Path(__file__).parents[1] / "tiny_model" / "model"
-SHIPPED_DRAFT = Path(__file__).parents[1] / "tiny_model" / "draft"
-SHIPPED_PREDICTOR = Path(__file__).parents[1] / "tiny_model" / "mtp"
-
 
 REDIS_URL = "QUIRE_REDIS_URL"
 _NO_URL = (
@@ -164,23 +158,3 @@ def _read(name: str, path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is no text"
         raise ValueError(f"{name}={path}: {reason}") from None
-
-
-class ModelSettings(ProcessSettings):
-    """What every process of one model must know."""
-
-    model: Path = SHIPPED_MODEL
-    """Directory of the model, as Hugging Face lays it out, or its id there; see `hub.py`."""
-
-    model_name: str = ""
-    """Name under which the model is served. Empty: the name of its directory, or the last part of its id."""
-
-    image_tokens: int = Field(1024, ge=0, le=16384)
-    """Tokens of one image, at most, that see something, if the model sees and Quire knows how
-    (docs/models.md): larger images are reduced. The time that a vision tower takes grows faster than they do.
-    0: images are not taken, and the tower takes no memory."""
-
-    @property
-    def served_name(self) -> str:
-        """The pool that this process belongs to."""
-        return self.model_name or model_name(self.model)

@@ -25,7 +25,7 @@ from ops.bench.load.workload import Question
 from ops.bench.record import percentile, write
 from ops.bench.rig.in_process import Engine, InProcess
 from ops.bench.rig.plans import GREEDY, decodes, fits
-from ops.runtime.settings import SHIPPED_MODEL
+from ops.model_directory.settings import SHIPPED_MODEL
 from ops.simulate import STEP_COST
 from ops.simulate.cost import Measured, Shape, fit
 from proto.arrays import pack

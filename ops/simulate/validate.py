@@ -28,7 +28,7 @@ from ops.bench.load.workload import Question
 from ops.bench.record import aligned, write
 from ops.bench.rig.in_process import Engine, InProcess
 from ops.bench.rig.stolen import CALM, stolen_share
-from ops.runtime.settings import SHIPPED_MODEL
+from ops.model_directory.settings import SHIPPED_MODEL
 from ops.simulate import RESULTS
 from ops.simulate.arrivals import Load
 from ops.simulate.cost import StepCost, fit

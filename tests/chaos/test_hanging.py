@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from ops.launcher.redis_server import RedisServer
-from ops.runtime.settings import SHIPPED_DRAFT
+from ops.model_directory.settings import SHIPPED_DRAFT
 from tests.support.asking import Answer, ask, attempts
 from tests.support.deployment import ROOT, SERVICES, Deployment, Process, started
 

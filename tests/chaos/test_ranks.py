@@ -9,7 +9,7 @@ import pytest
 
 from ops.bench.load.processes import Running, running
 from ops.launcher.record import recorded
-from ops.runtime.settings import SHIPPED_DRAFT
+from ops.model_directory.settings import SHIPPED_DRAFT
 from tests.support.asking import Attempt, ask, attempts
 
 # The grammar, which every rank compiles, is not complete before the stream's last token.

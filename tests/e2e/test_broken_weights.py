@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from ops.launcher.redis_server import RedisServer, free_port
-from ops.runtime.settings import SHIPPED_DRAFT
+from ops.model_directory.settings import SHIPPED_DRAFT
 from tests.support.deployment import ROOT, Deployment
 
 

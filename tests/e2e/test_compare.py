@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from ops.runtime.settings import SHIPPED_MODEL
+from ops.model_directory.settings import SHIPPED_MODEL
 from tests.support.deployment import Deployment
 
 PROMPTS = 8, 40

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from ops.launcher.redis_server import RedisServer
-from ops.runtime.settings import SHIPPED_DRAFT, SHIPPED_PREDICTOR
+from ops.model_directory.settings import SHIPPED_DRAFT, SHIPPED_PREDICTOR
 from tests.support.asking import attempts
 from tests.support.deployment import Deployment, running
 

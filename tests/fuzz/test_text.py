@@ -25,8 +25,8 @@ from gateway.api.translate import (
 from gateway.app import create_app
 from gateway.errors import GatewayError
 from gateway.http.caller import Caller
-from ops.runtime.classifier import Classifier
-from ops.runtime.settings import SHIPPED_MODEL
+from ops.model_directory.classifier import Classifier
+from ops.model_directory.settings import SHIPPED_MODEL
 from proto import arrays
 from proto.rpc import Lease
 from proto.sampling import greedy

@@ -14,9 +14,9 @@ from PIL import Image
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from ops.runtime.image_files import measured
-from ops.runtime.settings import SHIPPED_MODEL
-from ops.runtime.vision import Grid, Vision, read_vision
+from ops.model_directory.image_files import measured
+from ops.model_directory.settings import SHIPPED_MODEL
+from ops.model_directory.vision import Grid, Vision, read_vision
 from proto.images_pb2 import PromptImage
 
 PLACEHOLDER, BEGIN, END = 90, 93, 92

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ops.runtime.grammars import GrammarError
+from ops.model_directory.grammars import GrammarError
 from tokenizer_svc.grammars.call_values import JSON_IN_XML, Schema, Values, quoted, spelled
 from tokenizer_svc.grammars.thought_grammar import ANY, Texts
 

@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from ops.runtime.grammars import GrammarError
+from ops.model_directory.grammars import GrammarError
 from proto.tokenizer_pb2 import BARE_KEYS, PYTHON_CALLS
 from tokenizer_svc.format_table import CALLS, CallFormat
 from tokenizer_svc.grammars.bare_values import KEY, BareValues

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ops.runtime.grammars import GrammarError, Vocabulary
+from ops.model_directory.grammars import GrammarError, Vocabulary
 from ops.runtime.lifeline import tie_to_parent
 from tokenizer_svc.bounds import set_bounds
 from tokenizer_svc.errors import PanicError

@@ -5,7 +5,7 @@ from typing import Any
 
 from llguidance import LLMatcher, StructTag
 
-from ops.runtime.grammars import GrammarError
+from ops.model_directory.grammars import GrammarError
 from tokenizer_svc.grammars.call_grammar import WHITESPACE, call_grammar
 from tokenizer_svc.grammars.call_rules import CallRules
 from tokenizer_svc.grammars.lark_or_gbnf import lark_of

@@ -7,7 +7,7 @@ one before writes the beginning of the one after, or where neither does.
 from collections.abc import Mapping, Sequence
 from itertools import product
 
-from ops.runtime.grammars import GrammarError
+from ops.model_directory.grammars import GrammarError
 from tokenizer_svc.grammars.call_values import GrammarRules
 from tokenizer_svc.grammars.grammar_nodes import Alt, Name, Node, Repeat, Seq, Terminal
 from tokenizer_svc.grammars.input_spellings import Ends, Spelling

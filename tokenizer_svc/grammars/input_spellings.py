@@ -8,7 +8,7 @@ then goes on after it. In the same way what stands after a whole input may be th
 
 from collections.abc import Iterable, Mapping
 
-from ops.runtime.grammars import GrammarError
+from ops.model_directory.grammars import GrammarError
 from tokenizer_svc.grammars.call_values import GrammarRules, quoted
 from tokenizer_svc.grammars.grammar_nodes import (
     EMPTY,

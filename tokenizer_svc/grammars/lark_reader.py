@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ops.runtime.grammars import GrammarError
+from ops.model_directory.grammars import GrammarError
 from tokenizer_svc.grammars.grammar_nodes import Alt, And, Class, Name, Node, Not, Repeat, Seq, Terminal, Text
 from tokenizer_svc.grammars.regex_reader import escaped, read_regex
 

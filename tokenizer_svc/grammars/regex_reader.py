@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from llguidance import LLMatcher, LLTokenizer
 
-from ops.runtime.grammars import LIMITS, GrammarError, fault_of
+from ops.model_directory.grammars import LIMITS, GrammarError, fault_of
 from tokenizer_svc.grammars.grammar_nodes import EMPTY, Alt, Class, Name, Node, Repeat, Seq, Text
 
 _BEGIN, _END = Name("^"), Name("$")

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from llguidance import LLMatcher
 
-from ops.runtime.grammars import GrammarError
+from ops.model_directory.grammars import GrammarError
 from tokenizer_svc.grammars.date_formats import narrowed
 from tokenizer_svc.grammars.schema_walk import mapped
 

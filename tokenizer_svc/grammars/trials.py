@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ops.runtime.grammars import NICENESS
+from ops.model_directory.grammars import NICENESS
 from proto.sampling_pb2 import Grammar
 from proto.tokenizer_pb2 import TextRequest
 from tokenizer_svc.bounds import environment

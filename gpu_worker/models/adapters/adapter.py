@@ -13,7 +13,7 @@ from gpu_worker.errors import ModelError
 from gpu_worker.models.adapters.config import AdapterConfig, read_adapter_config
 from gpu_worker.models.families.family import Family
 from gpu_worker.models.wrapped import language_tensors
-from ops.runtime.model_files import not_there
+from ops.model_directory.files import not_there
 
 WEIGHTS = "adapter_model.safetensors"
 _PICKLE = "adapter_model.bin"

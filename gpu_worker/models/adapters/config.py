@@ -8,7 +8,7 @@ from typing import Any
 
 from gpu_worker.errors import ModelError
 from gpu_worker.models.values import Values
-from ops.runtime.model_files import FileError, read_json
+from ops.model_directory.files import FileError, read_json
 
 CONFIG = "adapter_config.json"
 MOST_BYTES = 2**20

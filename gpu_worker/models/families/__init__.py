@@ -20,7 +20,7 @@ from gpu_worker.models.families import (
     state_spaces,
 )
 from gpu_worker.models.families.family import Family
-from ops.runtime.classifier import ARCHITECTURE as CLASSIFIER
+from ops.model_directory.classifier import ARCHITECTURE as CLASSIFIER
 
 __all__ = ["FAMILIES", "Family", "family_named", "family_of"]
 

@@ -12,7 +12,7 @@ from gpu_worker.models.formats.format import Tensors
 from gpu_worker.models.formats.gguf_blocks import dequantized, parts_of, scales_and_shifts
 from gpu_worker.models.formats.stored import half_scales
 from gpu_worker.models.values import Values
-from ops.runtime.gguf.file import PLAIN, TYPES
+from ops.model_directory.gguf.file import PLAIN, TYPES
 
 SIZES = {kind: (weights, octets) for kind, weights, octets in TYPES.values() if kind not in PLAIN}
 """Weights and bytes of a block, by the name of its type."""

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from gpu_worker.errors import ModelError
 from gpu_worker.kernels.products import FP4
-from ops.runtime.gguf.file import TYPES
+from ops.model_directory.gguf.file import TYPES
 
 
 @dataclass(frozen=True, slots=True)

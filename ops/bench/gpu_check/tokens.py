@@ -17,7 +17,7 @@ from gpu_worker.step.runner import Runner
 from ops.bench.gpu_check.bench import SEED, Bench
 from ops.bench.gpu_check.models import BLOCK_SIZE, TINY, random_model, replay, runner_of
 from ops.bench.rig.plans import GREEDY
-from ops.runtime.settings import SHIPPED_MODEL
+from ops.model_directory.settings import SHIPPED_MODEL
 from proto.arrays import pack, unpack
 from proto.sampling import greedy
 from proto.sampling_pb2 import SamplingParams

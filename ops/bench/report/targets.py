@@ -23,7 +23,7 @@ from ops.bench.report.figures import (
     with_over_without,
 )
 from ops.bench.report.markdown import number
-from ops.runtime.settings import SHIPPED_MODEL
+from ops.model_directory.settings import SHIPPED_MODEL
 
 TRACES = "traces of a tenth of all requests and of what is slow or fails"
 COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {

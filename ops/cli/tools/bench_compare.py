@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ops.cli.arguments import numbers, positive, span
-from ops.runtime.hub import HubError, fetched
-from ops.runtime.settings import SHIPPED_MODEL
+from ops.model_directory.hub import HubError, fetched
+from ops.model_directory.settings import SHIPPED_MODEL
 
 _DESCRIPTION = """\
 Ask Quire and other engines the same questions on this machine, in turns, and tell the ratios.

@@ -6,7 +6,7 @@ from typing import Any
 
 from ops.cli.arguments import positive
 from ops.cli.tools.bench_step import add_model_to, worker_settings
-from ops.runtime.hub import HubError
+from ops.model_directory.hub import HubError
 
 _DESCRIPTION = """\
 The same work with a mechanism and without it, in turns.

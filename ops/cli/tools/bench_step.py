@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ops.cli.arguments import numbers, positive
-from ops.runtime.hub import HubError
-from ops.runtime.settings import SHIPPED_MODEL
+from ops.model_directory.hub import HubError
+from ops.model_directory.settings import SHIPPED_MODEL
 
 if TYPE_CHECKING:
     from gpu_worker.settings import WorkerSettings

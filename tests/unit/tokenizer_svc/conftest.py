@@ -20,7 +20,7 @@ from tokenizers import (
     trainers,
 )
 
-from ops.runtime.settings import SHIPPED_MODEL
+from ops.model_directory.settings import SHIPPED_MODEL
 from proto.scheduler_pb2 import EmbedTokensRequest, EmbedTokensResponse
 from proto.scheduler_pb2_grpc import SchedulerServicer, SchedulerStub, add_SchedulerServicer_to_server
 from proto.tokenizer_pb2_grpc import TokenizerStub, add_TokenizerServicer_to_server

@@ -12,7 +12,7 @@ import torch
 from tokenizers import Tokenizer, processors
 from transformers import PreTrainedTokenizerFast
 
-from ops.runtime.classifier import Classifier, Function
+from ops.model_directory.classifier import Classifier, Function
 from proto.arrays import FLOAT32, pack, unpack
 from proto.sampling import greedy
 from proto.sampling_pb2 import CLASSIFY, MEAN

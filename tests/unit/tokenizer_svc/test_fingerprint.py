@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from ops.runtime.settings import SHIPPED_MODEL
+from ops.model_directory.settings import SHIPPED_MODEL
 from proto.sampling_pb2 import LENGTH
 from proto.scheduler_pb2 import GenerateResponse, SequenceDelta, SequenceSoFar
 from proto.scheduler_pb2_grpc import SchedulerStub, add_SchedulerServicer_to_server
@@ -62,7 +62,7 @@ def test_whatever_tries_grammars_counts(tmp_path: Path, monkeypatch: pytest.Monk
     with (tmp_path / "call_grammar.py").open("a") as file:
         file.write("\n")
     found.append(trial_fingerprint.__wrapped__())
-    monkeypatch.setattr("ops.runtime.grammars.VERSION", "another")
+    monkeypatch.setattr("ops.model_directory.grammars.VERSION", "another")
     found.append(trial_fingerprint.__wrapped__())
     monkeypatch.setattr("sys.version", "another")
     found.append(trial_fingerprint.__wrapped__())

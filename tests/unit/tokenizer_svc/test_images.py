@@ -15,9 +15,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from PIL import Image
 from tokenizers import AddedToken, Tokenizer
 
-from ops.runtime import image_files
+from ops.model_directory import image_files
+from ops.model_directory.vision import AreaVision, EdgeVision, Grid
 from ops.runtime.image_store import ImageGone, ImageStore, image_file
-from ops.runtime.vision import AreaVision, EdgeVision, Grid
 from proto.arrays import unpack
 from proto.images_pb2 import ImageFile, PromptImage
 from proto.rpc import BusAway

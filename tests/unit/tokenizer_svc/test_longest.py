@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from ops.runtime.settings import SHIPPED_MODEL
+from ops.model_directory.settings import SHIPPED_MODEL
 from tokenizer_svc.longest import characters_per_token
 
 SHIPPED = json.loads((SHIPPED_MODEL / "tokenizer.json").read_text(encoding="utf-8"))

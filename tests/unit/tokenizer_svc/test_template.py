@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from ops.runtime.settings import SHIPPED_MODEL
+from ops.model_directory.settings import SHIPPED_MODEL
 from tokenizer_svc.errors import InvalidRequestError, ModelDirectoryError
 from tokenizer_svc.files import template_source
 from tokenizer_svc.template import ChatTemplate, Rendering

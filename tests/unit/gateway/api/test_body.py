@@ -21,7 +21,7 @@ from gateway.api.token_schema import DetokenizeBody
 from gateway.api.translate import chat_requests
 from gateway.errors import BadRequest
 from gateway.http.caller import Caller
-from gateway.http.parsing import PARSED_AT_ONCE
+from gateway.parsing import PARSED_AT_ONCE
 from proto.rpc import Lease
 from tests.unit.gateway.conftest import leases_of
 from tests.unit.gateway.http.test_counts import EMPTY_MESSAGES

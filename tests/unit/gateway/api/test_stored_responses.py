@@ -9,12 +9,12 @@ import httpx
 import openai
 import pytest
 
+from gateway import parsing
 from gateway.api import responses, stored_responses
 from gateway.api.fields import MAX_MESSAGES
 from gateway.api.responses_answer_schema import DeletedResponse, InputItems, ResponseAnswer
 from gateway.api.responses_schema import ResponsesBody
 from gateway.app import Stores, create_app
-from gateway.http import parsing
 from gateway.upstream import response_store
 from gateway.upstream.conversation_store import Added
 from gateway.upstream.response_store import ResponseStore

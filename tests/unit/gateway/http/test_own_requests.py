@@ -6,7 +6,7 @@ import json
 import pytest
 
 from gateway.app import create_app
-from gateway.http.caller import Behalf
+from gateway.behalf import Behalf
 from gateway.http.own_requests import OwnRequests
 from ops.runtime.api_keys import Key, digest_of
 from ops.runtime.limits import Limits

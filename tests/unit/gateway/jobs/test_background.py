@@ -10,8 +10,8 @@ import pytest
 
 from gateway.api.background import ENDED
 from gateway.api.responses_answer_schema import RESPONSE_EVENTS, ResponseAnswer
+from gateway.behalf import Behalf
 from gateway.http import sse
-from gateway.http.caller import Behalf
 from gateway.jobs.background import MOST_TAKES
 from proto.tokenizer_pb2 import PromptInfo, TextChunk
 from tests.unit.gateway.api.test_messages import STORY, WHOLE, says

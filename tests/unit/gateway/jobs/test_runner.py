@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from gateway.behalf import Behalf
 from gateway.errors import Unavailable
-from gateway.http.caller import Behalf
 from gateway.jobs import runner as runner_module
 from gateway.jobs.runner import Runner
 from gateway.upstream.jobs import Job, JobQueue, LeaseLost

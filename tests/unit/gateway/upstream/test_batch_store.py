@@ -2,8 +2,8 @@
 
 import pytest
 
+from gateway.behalf import Behalf
 from gateway.errors import Overloaded
-from gateway.http.caller import Behalf
 from gateway.upstream.batch_store import BatchStore
 from gateway.upstream.file_store import FileStore
 from gateway.upstream.jobs import JobQueue

@@ -2,8 +2,8 @@
 
 import pytest
 
+from gateway.behalf import Behalf
 from gateway.errors import Overloaded, Unavailable
-from gateway.http.caller import Behalf
 from gateway.upstream.jobs import HELD, Job, JobQueue
 from proto.rpc.redis_bus import Line
 

@@ -17,7 +17,7 @@ from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.reference.int4 import Int4Reference
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.reference.quantized import QuantizedReference
-from ops.runtime.gguf.directory import as_directory
+from ops.model_directory.gguf.directory import as_directory
 from tests.support.adapters import write_adapter
 from tests.support.logits import watch_logits
 from tests.support.ranks import Together, same

@@ -17,8 +17,8 @@ from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.load import load
 from gpu_worker.step.predicted import PredictedTokens
-from ops.runtime.gguf.directory import as_directory
-from ops.runtime.gguf.file import read_gguf
+from ops.model_directory.gguf.directory import as_directory
+from ops.model_directory.gguf.file import read_gguf
 from tests.support.gguf import KINDS, model_file, tokens, write_gguf
 from tests.support.logits import watch_logits
 from tests.support.predictors import add_predictor, logits_of

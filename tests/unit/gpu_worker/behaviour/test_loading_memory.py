@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 
-from ops.runtime.gguf.directory import as_directory
-from ops.runtime.gguf.file import read_gguf
+from ops.model_directory.gguf.directory import as_directory
+from ops.model_directory.gguf.file import read_gguf
 from tests.support import checkpoints
 from tests.support.checkpoints import Encoder
 from tests.support.gguf import KINDS, model_file, tokens, write_gguf

@@ -30,7 +30,7 @@ from gpu_worker.startup.load import load
 from gpu_worker.step.batch import Batch
 from gpu_worker.step.predicted import PredictedTokens
 from gpu_worker.step.runner import Runner
-from ops.runtime.settings import SHIPPED_MODEL, SHIPPED_PREDICTOR
+from ops.model_directory.settings import SHIPPED_MODEL, SHIPPED_PREDICTOR
 from proto.sampling import greedy
 from scheduler_svc.core.request import Request
 from scheduler_svc.core.sequence import State

@@ -3,7 +3,7 @@
 import pytest
 
 from ops.bench import footprint
-from ops.runtime.settings import SHIPPED_MODEL
+from ops.model_directory.settings import SHIPPED_MODEL
 
 
 def test_a_start_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:

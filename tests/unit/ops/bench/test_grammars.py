@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from ops.bench import grammars
-from ops.runtime.settings import SHIPPED_MODEL
+from ops.model_directory.settings import SHIPPED_MODEL
 
 
 def test_times_are_those_of_the_schemas_that_compile(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ import pytest
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.load import load
 from ops.bench import long_contexts
-from ops.runtime.settings import SHIPPED_MODEL
+from ops.model_directory.settings import SHIPPED_MODEL
 from tests.support.asking import attempts
 
 

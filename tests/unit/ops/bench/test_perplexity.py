@@ -8,7 +8,7 @@ from transformers import AutoTokenizer
 
 from ops.bench import perplexity
 from ops.bench.perplexity import FORMS, Reading, compared, prompts_of, read, runner_of
-from ops.runtime.settings import SHIPPED_MODEL
+from ops.model_directory.settings import SHIPPED_MODEL
 from ops.tiny_model.training import evaluate
 
 LIMITS = {

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ops.bench.schema_suite import Case, Compile, cases, llguidance, outcome
-from ops.runtime.settings import SHIPPED_MODEL
+from ops.model_directory.settings import SHIPPED_MODEL
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,9 @@ from ops.launcher.kept_keys import keep
 from ops.launcher.served import Served
 from ops.launcher.specs import Options, check_open, own_key, service_specs
 from ops.launcher.welcome import first_request, welcome
+from ops.model_directory.settings import SHIPPED_DRAFT, SHIPPED_PREDICTOR
 from ops.runtime.errors import UsageError
-from ops.runtime.settings import SHIPPED_DRAFT, SHIPPED_PREDICTOR, stream_prefix
+from ops.runtime.settings import stream_prefix
 
 SECRET = "sk-1-of-at-least-24-characters"
 DRAFTING = ("QUIRE_SPECULATION", "QUIRE_DRAFT_MODEL")

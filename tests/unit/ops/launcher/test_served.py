@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from ops.launcher.served import Served, adapters_asked_for, asked_for, check_adapters, check_models
+from ops.model_directory.settings import SHIPPED_MODEL
 from ops.runtime.errors import UsageError
-from ops.runtime.settings import SHIPPED_MODEL
 
 
 @pytest.fixture(autouse=True)

@@ -10,9 +10,9 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ops.cli.main import main
+from ops.model_directory.settings import SHIPPED_DRAFT
 from ops.quantize import perplexity as module
 from ops.quantize.perplexity import perplexity
-from ops.runtime.settings import SHIPPED_DRAFT
 
 TEXT = "Once upon a time there was a fox who lived in a small house near the river. " * 2
 

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from gateway.api.calls import functions_of
 from gateway.api.splitter import Pieces, Splitter
-from ops.runtime.grammars import GrammarError, Vocabulary
+from ops.model_directory.grammars import GrammarError, Vocabulary
 from tests.unit.gateway.api.test_splitter import form_of
 from tokenizer_svc.format_table import CALLS
 from tokenizer_svc.formats import ThoughtRules

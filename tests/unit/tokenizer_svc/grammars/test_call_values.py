@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ops.runtime.grammars import GrammarError
+from ops.model_directory.grammars import GrammarError
 from tests.unit.tokenizer_svc.grammars.test_call_grammar import Model, model
 from tokenizer_svc.grammars.call_values import JSON_IN_XML, PYTHON, Dialect, GrammarRules, Values
 

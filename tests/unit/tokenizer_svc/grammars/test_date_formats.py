@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ops.runtime.grammars import GrammarError, Vocabulary
-from ops.runtime.settings import SHIPPED_MODEL
+from ops.model_directory.grammars import GrammarError, Vocabulary
+from ops.model_directory.settings import SHIPPED_MODEL
 from tokenizer_svc.formats import ThoughtRules
 from tokenizer_svc.grammars.call_grammar import call_grammar
 from tokenizer_svc.grammars.call_rules import CallRules, Function

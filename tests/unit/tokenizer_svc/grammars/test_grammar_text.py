@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from ops.runtime.grammars import GrammarError, Vocabulary
-from ops.runtime.settings import SHIPPED_MODEL
+from ops.model_directory.grammars import GrammarError, Vocabulary
+from ops.model_directory.settings import SHIPPED_MODEL
 from tokenizer_svc.grammars.grammar_text import grammar_text
 
 ROWS = re.findall(

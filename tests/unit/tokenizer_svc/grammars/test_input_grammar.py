@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from llguidance import LLMatcher
 
-from ops.runtime.grammars import GrammarError
+from ops.model_directory.grammars import GrammarError
 from tests.unit.tokenizer_svc.grammars.test_call_grammar import Model, split
 from tokenizer_svc.format_table import CALLS
 from tokenizer_svc.formats import ThoughtRules

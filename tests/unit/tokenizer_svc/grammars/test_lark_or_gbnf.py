@@ -2,7 +2,7 @@
 
 import pytest
 
-from ops.runtime.grammars import GrammarError, Vocabulary
+from ops.model_directory.grammars import GrammarError, Vocabulary
 from tests.unit.tokenizer_svc.grammars.test_grammar_text import TOKENIZER, vocabulary
 from tokenizer_svc.grammars.grammar_text import grammar_text
 from tokenizer_svc.grammars.lark_or_gbnf import lark_of

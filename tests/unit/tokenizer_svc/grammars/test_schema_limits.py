@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ops.runtime.grammars import GrammarError, Vocabulary
+from ops.model_directory.grammars import GrammarError, Vocabulary
 from tests.unit.tokenizer_svc.grammars.test_grammar_text import TOKENIZER, vocabulary
 from tokenizer_svc.formats import ThoughtRules
 from tokenizer_svc.grammars.call_rules import CallRules, Function

@@ -9,7 +9,7 @@ import pytest
 from llguidance import LLMatcher
 from tokenizers import AddedToken, Tokenizer
 
-from ops.runtime.grammars import Vocabulary
+from ops.model_directory.grammars import Vocabulary
 from tests.unit.tokenizer_svc.conftest import save
 from tests.unit.tokenizer_svc.grammars.test_call_grammar import Model, model
 from tokenizer_svc.errors import InvalidRequestError

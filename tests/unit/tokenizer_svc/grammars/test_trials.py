@@ -16,8 +16,8 @@ import uvloop
 
 from ops.launcher.acl import Credentials
 from ops.launcher.redis_server import RedisServer
-from ops.runtime.grammars import NICENESS, Vocabulary
-from ops.runtime.settings import SHIPPED_MODEL
+from ops.model_directory.grammars import NICENESS, Vocabulary
+from ops.model_directory.settings import SHIPPED_MODEL
 from proto.rpc.redis_bus import Line
 from proto.rpc.seal import Seal
 from proto.sampling_pb2 import BeamSearch

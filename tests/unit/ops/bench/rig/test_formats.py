@@ -10,7 +10,7 @@ from gpu_worker.models.config import read_values
 from gpu_worker.models.formats import read_format
 from ops.bench.rig import formats, shapes
 from ops.bench.rig.shapes import DEVIATION, Shape
-from ops.runtime.gguf.directory import as_directory
+from ops.model_directory.gguf.directory import as_directory
 
 SMALL = Shape(256, 3, 4, 2, 512, 600, tied=False)
 QUANTIZED = 7 * SMALL.layers

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from ops.bench.robust.bad_grammars import Bad, bad_grammars
-from ops.runtime.grammars import Vocabulary
-from ops.runtime.settings import SHIPPED_MODEL
+from ops.model_directory.grammars import Vocabulary
+from ops.model_directory.settings import SHIPPED_MODEL
 from tokenizer_svc.grammars.grammar_main import tried
 
 MALFORMED = [bad for bad in bad_grammars(1) if bad.malformed and bad.param != "tools"]

@@ -7,8 +7,8 @@ import jsonschema_rs
 import pytest
 
 from ops.bench.robust.json_schemas import FOLLOWED, drawn, keywords
-from ops.runtime.grammars import Vocabulary
-from ops.runtime.settings import SHIPPED_MODEL
+from ops.model_directory.grammars import Vocabulary
+from ops.model_directory.settings import SHIPPED_MODEL
 from tokenizer_svc.grammars.grammar_text import grammar_text
 
 SCHEMAS = [drawn(random.Random(f"test {number}")) for number in range(100)]

@@ -1,0 +1,90 @@
+"""GGUF files as model directories, as all services take them."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gpu_worker.errors import ModelError
+from gpu_worker.models.checkpoint import open_checkpoint
+from gpu_worker.startup.fingerprint import weights_of
+from ops.kv_memory import loaded_bytes, weights_bytes
+from ops.launcher.served import Served
+from ops.model_directory.files import FileError
+from ops.model_directory.gguf.directory import as_directory, gguf_of
+from ops.model_directory.hub import HubError, fetched, model_name
+from tests.support.gguf import random_blocks, tokens, write_gguf
+from tests.unit.ops.model_directory.gguf.test_config import SIZES
+from tokenizer_svc.tokenizer import TextModel
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    values = {f"llama.{key}": value for key, value in SIZES.items()}
+    embedding = random_blocks("Q8_0", 97, 64).numpy().tobytes()
+    (tmp_path / "models").mkdir()
+    every = {
+        "general.architecture": "llama",
+        **values,
+        **tokens(97),
+        "tokenizer.chat_template": "{{ messages }}",
+    }
+    return write_gguf(
+        tmp_path / "models" / "Fox-Q8_0.gguf", every, {"token_embd.weight": (8, (97, 64), embedding)}
+    )
+
+
+def test_all_services_find_what_they_read(file: Path) -> None:
+    directory = fetched(file)
+    Served(directory).check()
+    text = TextModel.load(directory)
+    assert text.vocab_size == 97
+    assert text.end_tokens == (1,)
+    assert text.template == "{{ messages }}"
+    assert text.encode("#%", special=True) == [2, 4]
+    with open_checkpoint(directory) as checkpoint:
+        assert checkpoint.names() == {"model.embed_tokens.weight.Q8_0"}
+    assert weights_bytes(directory) == 97 * 68
+    assert loaded_bytes(directory) == 97 * 64 * 2
+    assert model_name(file) == model_name(directory) == "Fox-Q8_0"
+
+
+def test_it_is_made_once_for_a_file(file: Path) -> None:
+    directory = fetched(file)
+    (directory / "mark").touch()
+    before = weights_of(directory)
+    assert fetched(file) == fetched(file.parent) == directory
+    assert (directory / "mark").exists()
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    os.utime(file, ns=(0, 0))
+    assert fetched(file) != directory
+    assert weights_of(fetched(file)) != before
+
+
+def test_a_directory_with_several_models(file: Path) -> None:
+    (file.parent / "Owl.gguf").write_bytes(file.read_bytes())
+    with pytest.raises(HubError, match=r"has 2 models \(Fox-Q8_0, Owl\): name one of its files"):
+        fetched(file.parent)
+    (file.parent / "config.json").touch()
+    assert gguf_of(file.parent) is None
+    assert gguf_of(file.parent / "Owl.gguf") == file.parent / "Owl.gguf"
+
+
+def test_a_wrong_file_is_named(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = as_directory(file)
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(HubError, match=rf"{file}: the file is truncated: "):
+        fetched(file)
+    with pytest.raises(ModelError, match=rf"{file}: the file is truncated: "), open_checkpoint(directory):
+        pass
+
+
+def test_a_cache_that_cannot_be_written(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "taken").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "taken"))
+    with pytest.raises(FileError, match="its configuration cannot be kept"):
+        as_directory(file)

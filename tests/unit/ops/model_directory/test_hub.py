@@ -1,0 +1,166 @@
+"""Models by id, from a hub on loopback into a cache of the test's own."""
+
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants
+
+from ops.cli.main import main
+from ops.launcher.redis_server import free_port
+from ops.model_directory.hub import ADAPTER, HubError, fetched, fetched_adapter, is_id, model_name
+from ops.model_directory.settings import SHIPPED_DRAFT
+from tests.support.hub import COMMIT, Hub, serving
+
+EXTRAS = {
+    "chat_template.jinja": b"{{ messages }}",
+    "additional_chat_templates/rag.jinja": b"{{ messages }}",
+    "2_Dense/config.json": b"{}",
+    "2_Dense/model.safetensors": bytes(32),
+    "2_Dense/pytorch_model.bin": b"PK",
+    "onnx/model.safetensors": bytes(64),
+    "modeling_fox.py": b"raise SystemExit",
+    "pytorch_model.bin": b"PK",
+    "consolidated.safetensors": bytes(64),
+    "README.md": b"# Fox",
+}
+
+
+def ask(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What HF_ENDPOINT does for a process that starts with it."""
+    monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+    template = f"{endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    root = tmp_path / "hub"
+    shutil.copytree(SHIPPED_DRAFT, root / "forest" / "fox")
+    for name, content in EXTRAS.items():
+        path = root / "forest" / "fox" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+    (root / "forest" / "pickled").mkdir()
+    for name in ("config.json", "pytorch_model.bin"):
+        (root / "forest" / "pickled" / name).write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    with serving(root) as hub:
+        ask(hub.url, monkeypatch)
+        yield hub
+
+
+FOX = Path("forest/fox")
+
+
+@pytest.mark.parametrize("revision", ["", "@v2", f"@{COMMIT}"])
+def test_what_a_model_consists_of_is_fetched_once(hub: Hub, revision: str) -> None:
+    said: list[str] = []
+    directory = fetched(Path(f"forest/fox{revision}"), said.append)
+    found = {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()}
+    wanted = {path.name for path in SHIPPED_DRAFT.iterdir()}
+    wanted |= {"chat_template.jinja", "additional_chat_templates/rag.jinja"}
+    assert found == wanted | {"2_Dense/config.json", "2_Dense/model.safetensors"}
+    assert (directory / "model.safetensors").read_bytes() == (
+        SHIPPED_DRAFT / "model.safetensors"
+    ).read_bytes()
+    assert hub.url in said[0]
+    assert model_name(directory) == model_name(Path(f"forest/fox{revision}")) == "fox"
+    assert fetched(Path(f"forest/fox{revision}")) == directory
+    assert set(hub.sent.values()) == {1}
+
+
+def test_a_tokenizer_fetches_no_weights_and_the_worker_s_lie_beside_its_files(hub: Hub) -> None:
+    directory = fetched(FOX, weights=False)
+    assert (directory / "tokenizer.json").exists()
+    assert not list(directory.glob("*.safetensors"))
+    assert fetched(FOX) == directory
+    assert (directory / "model.safetensors").exists()
+    assert set(hub.sent.values()) == {1}
+
+
+def test_side_by_side_everything_is_fetched_once(hub: Hub) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        assert len(set(pool.map(fetched, [FOX] * 4))) == 1
+    assert set(hub.sent.values()) == {1}
+
+
+def test_what_is_in_the_cache_needs_no_hub(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = fetched(FOX)
+    ask(f"http://127.0.0.1:{free_port()}", monkeypatch)
+    assert fetched(FOX) == directory
+    with pytest.raises(HubError, match=r"forest/fox@v2: .* it is not whole in .*cache, and http.* cannot"):
+        fetched(Path("forest/fox@v2"))
+
+
+def test_a_token_is_shown_to_the_hub(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    fetched(FOX)
+    assert hub.tokens == {"Bearer hf_secret"}
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("forest/owl", "forest/owl: there is no such directory, and http.* has no such model"),
+        ("forest/fox@v3", "forest/fox@v3: http.* has no such revision"),
+        ("forest/pickled", r"forest/pickled: http.* has no model\*\.safetensors of it; pickles are never"),
+        ("forest/fox--y", "forest/fox--y: .*"),
+    ],
+)
+def test_what_cannot_be_had_is_one_line(hub: Hub, model: str, message: str) -> None:
+    with pytest.raises(HubError, match=message) as caught:
+        fetched(Path(model))
+    assert "\n" not in str(caught.value)
+    assert not [name for name in hub.sent if name.endswith((".bin", ".py"))]
+
+
+def test_commands_take_ids_too(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan-memory", "--model", "forest/fox"]) == 0
+    assert "GQA, 2 layers" in capsys.readouterr().out
+    for command in ("plan-memory", "bench compare", "bench step", "bench mechanisms"):
+        assert main([*command.split(), "--model", "forest/owl"]) != 0
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "forest/owl: there is no such directory" in line
+
+
+def test_a_gated_model_says_what_is_missing(hub: Hub) -> None:
+    hub.gated.add("forest/fox")
+    with pytest.raises(HubError, match="accepted its terms; HF_TOKEN"):
+        fetched(FOX)
+
+
+def test_nobody_there(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask(f"http://127.0.0.1:{free_port()}", monkeypatch)
+    with pytest.raises(
+        HubError, match="forest/fox: there is no such directory, it is not whole in"
+    ) as caught:
+        fetched(FOX)
+    assert "\n" not in str(caught.value)
+
+
+def test_directories_stay_what_they_are(hub: Hub, tmp_path: Path) -> None:
+    (tmp_path / FOX).mkdir(parents=True)
+    assert not is_id(FOX)
+    assert fetched(FOX) == tmp_path / FOX
+    for name in ("/models/fox", "fox", "./fox", "../fox", "a/b/c", "~/fox"):
+        assert not is_id(Path(name)), name
+    assert fetched(Path("~/fox")) == Path.home() / "fox"
+    assert model_name(Path("/models/Fox-1B/")) == "Fox-1B"
+    assert model_name(Path("forest/owl@refs/pr/1")) == "owl"
+    assert not hub.sent
+
+
+def test_an_adapter_is_fetched_alone(hub: Hub) -> None:
+    adapter = hub.root / "forest" / "sql"
+    adapter.mkdir()
+    for name in ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin", "README.md"):
+        (adapter / name).write_text("{}")
+    directory = fetched_adapter(Path("forest/sql"))
+    assert {path.name for path in directory.iterdir()} == set(ADAPTER)
+    assert fetched_adapter(Path("~/sql")) == Path.home() / "sql"
+    with pytest.raises(HubError, match="forest/owl: there is no such directory"):
+        fetched_adapter(Path("forest/owl"))
