@@ -179,4 +179,7 @@ def _name(text: str) -> str:
 
 
 def _day(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.gmtime(seconds))
+    try:
+        return time.strftime("%Y-%m-%d %H:%M", time.gmtime(seconds))
+    except (OverflowError, ValueError, OSError):  # beyond the calendar
+        return f"{seconds:g}"

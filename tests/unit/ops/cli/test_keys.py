@@ -58,6 +58,15 @@ def test_add_list_revoke(capsys: pytest.CaptureFixture[str], redis_url: str, pre
         assert set(client.hkeys(f"{prefix}keys")) == {"version", digest_of(other)}
 
 
+def test_a_key_that_ends_beyond_the_calendar_is_listed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ops.cli.keys.MOST_DAYS", 1e30)
+    assert main(["keys", "add", "old", "--days", "1e30"]) == 0
+    assert main(["keys", "list"]) == 0
+    assert "8.64e+34" in said(capsys)[-1]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
