@@ -143,6 +143,16 @@ def test_the_welcome_fits_the_model(tmp_path: Path) -> None:
     assert asked == ["completions", "completions", "embeddings", "classify"]
 
 
+def test_the_welcome_can_be_pasted_from_a_path_with_a_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quire = tmp_path / "a b" / "quire"
+    quire.parent.mkdir()
+    quire.touch()
+    monkeypatch.setattr(sys, "executable", str(quire.with_name("python")))
+    assert f"In a terminal:  '{quire}' chat\n" in welcome(Options(models=(Served(tmp_path),)))
+
+
 def test_the_welcome_says_where_a_key_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "OPENAI_API_KEY" not in welcome(Options(models=(Served(tmp_path),)))
     (tmp_path / "keys").write_text(f"north: {SECRET}\nsouth: sk-2{SECRET}\n")
