@@ -30,10 +30,11 @@ from proto.rpc.redis_bus import Line
 EVENTS_AT_ONCE = 64
 """Events of a stream that are read at once. The last one has the whole response."""
 BLOCK_SECONDS = 5.0
+"""Time for which a reader waits for the next event, before it looks whether the response is still there."""
 AWAY_SECONDS = 30.0
 """Time for which Redis may be away while events are followed."""
 AGAIN_SECONDS = 0.1
-"""Time for which a reader waits for the next event, before it looks whether the response is still there."""
+"""Time between two looks for a Redis that is away."""
 _ID = re.compile(r"resp_[0-9a-f]{32}")
 
 Json = dict[str, Any]
