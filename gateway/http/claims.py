@@ -8,7 +8,8 @@ it: complete ones, the oldest first, and then those under way. So nobody loses a
 more. After the prefix and `claims:` the keys are, where <key> is `<tenant>:<digest of the key>`:
 
     of:<key>               hash: `print`, the fingerprint of the request; `owner`, who makes the answer;
-                           `done`, once it is complete; `wanted`, when somebody last waited for it
+                           `done`, once it is complete; `wanted`, when somebody last waited for it;
+                           `turn`, which names the last entries that were added
     answer:<key>:<owner>   stream: the head of the answer, pieces of its body, its end
     sizes                  hash: bytes of an answer and its keys, by `<owner>:<key>`; in the field '' of all
     ends                   sorted set of these, by when they run out
@@ -16,12 +17,14 @@ more. After the prefix and `claims:` the keys are, where <key> is `<tenant>:<dig
     tenants                sorted set of the tenants, by the bytes of their answers
 """
 
+import asyncio
 import hashlib
 import logging
 import secrets
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from gateway.errors import BadRequest, Overloaded, Unavailable
@@ -30,6 +33,8 @@ from proto.rpc.redis_bus import Line
 
 LEASE_SECONDS = 10.0
 """Time after which the claim of a gateway that has died is free."""
+AGAIN_SECONDS = 0.5
+"""Time between two looks for a Redis that is away."""
 READ_AT_ONCE = 16
 """Entries that are read at once."""
 BLOCK_SECONDS = 1.0
@@ -104,16 +109,20 @@ return {ARGV[4], owner}
 )
 
 # ARGV[4] bytes that all answers may take, ARGV[5] bytes of the keys of one, ARGV[6] bytes of an entry beside
-# its value; then entries. Returns seconds since somebody wanted the answer; -1 if the claim is lost.
+# its value, ARGV[7] names the entries that follow. Returns seconds since somebody wanted the answer; -1 if
+# the claim is lost.
 _KEEP = (
     _COMMON
     + """
 if not mine() then return -1 end
+-- Their reply may have been lost: entries that are there are not added again.
+local first = redis.call('HGET', claim, 'turn') == ARGV[7] and #ARGV + 1 or 8
+redis.call('HSET', claim, 'turn', ARGV[7])
 for _, one in ipairs(redis.call('ZRANGE', base .. 'ends', '-inf', at(now), 'BYSCORE', 'LIMIT', 0, 100)) do
   forget(one)
 end
 local more = redis.call('HEXISTS', base .. 'sizes', name) == 1 and 0 or ARGV[5]
-for place = 7, #ARGV, 2 do more = more + #ARGV[place + 1] + ARGV[6] end
+for place = first, #ARGV, 2 do more = more + #ARGV[place + 1] + ARGV[6] end
 count(name, more)
 redis.call('ZADD', base .. 'ends', at(now + seconds), name)
 redis.call('ZADD', base .. 'tenant:' .. tenant_of(name), '+inf', name)
@@ -124,7 +133,7 @@ while tonumber(redis.call('HGET', base .. 'sizes', '')) > tonumber(ARGV[4]) do
   drop(oldest)
   if oldest == name then return -1 end
 end
-for place = 7, #ARGV, 2 do redis.call('XADD', answer, '*', ARGV[place], ARGV[place + 1]) end
+for place = first, #ARGV, 2 do redis.call('XADD', answer, '*', ARGV[place], ARGV[place + 1]) end
 last()
 return now - tonumber(redis.call('HGET', claim, 'wanted'))
 """
@@ -227,10 +236,12 @@ class Claim:
 
     async def keep(self, entries: Sequence[Entry]) -> int | None:
         """Renew the claim and add entries to the answer. Seconds since somebody wanted it, or None if the
-        claim is not the caller's any more, as when there is no room."""
+        claim is not the caller's any more, as when there is no room. Raises `Unavailable` if Redis is away
+        for longer than a claim lasts."""
         bounds = (self._claims.all_bytes, KEYS_BYTES, ENTRY_BYTES)
         parts = (part for entry in entries for part in entry)
-        found: int = await self.run(_KEEP, LEASE_SECONDS, *bounds, *parts)
+        command = partial(self.run, _KEEP, LEASE_SECONDS, *bounds, secrets.token_hex(8), *parts)
+        found: int = await _lasting(command)
         return None if found < 0 else found
 
     async def drop(self) -> None:
@@ -239,7 +250,7 @@ class Claim:
 
     async def complete(self) -> None:
         """The answer has ended, and is kept."""
-        await self.run(_COMPLETE, self._claims.seconds)
+        await _lasting(lambda: self.run(_COMPLETE, self._claims.seconds))
 
     async def entries(self) -> AsyncGenerator[Entry, None]:
         """The answer as it comes, without its end. Raises `ClaimLost`, `Overloaded`."""
@@ -247,7 +258,7 @@ class Claim:
         line: Line | None = None
         try:
             while True:
-                found = await self._read(line, place)
+                found = await _lasting(partial(self._read, line, place))
                 for _, (kind, value) in found:
                     if kind == END:
                         return
@@ -255,7 +266,7 @@ class Claim:
                 if found:
                     place = found[-1][0]
                     continue
-                if not await self.run(_WAIT, 0):
+                if not await _lasting(lambda: self.run(_WAIT, 0)):
                     raise ClaimLost
                 line = line or self._claims.follower(self._tenant)
         finally:
@@ -276,3 +287,16 @@ class Claim:
         """Run a script of this file."""
         command = ("EVAL", script, 1, f"{self._claims.prefix}claims:", self._key, self._owner)
         return await self._claims.execute(self._claims.line, *command, str(seconds), *more)
+
+
+async def _lasting(ask: Callable[[], Awaitable[Any]]) -> Any:
+    """What `ask` returns. It is asked again while Redis is away, for as long as a claim lasts."""
+    clock = asyncio.get_running_loop().time
+    end = clock() + LEASE_SECONDS
+    while True:
+        try:
+            return await ask()
+        except Unavailable:
+            if clock() > end:
+                raise
+        await asyncio.sleep(AGAIN_SECONDS)

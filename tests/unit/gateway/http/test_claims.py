@@ -1,13 +1,15 @@
 """Keys of requests in Redis: whose they are, and which answers go when there are too many."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
-from gateway.errors import BadRequest, Overloaded
+from gateway.errors import BadRequest, Overloaded, Unavailable
 from gateway.http import claims as store
 from gateway.http.claims import ENTRY_BYTES, HEAD, KEYS_BYTES, PIECE, Claim, ClaimLost, Claims
 from gateway.http.idempotent import PIECE_BYTES
+from proto.rpc import BusAway
 from proto.rpc.redis_bus import Line
 
 SIZE = KEYS_BYTES + 2 * ENTRY_BYTES + 101
@@ -55,6 +57,52 @@ async def test_one_takes_a_key_and_others_find_it(claims: Claims) -> None:
     assert await reading == b"h12"
     assert await read(await claims.take("t", "k", "print")) == b"h12"
     assert await first.keep([(PIECE, b"3")]) is None, "it is complete"
+
+
+class Broken(Line):
+    """Loses every command once before it takes effect, and once its reply."""
+
+    count = 0
+
+    async def execute(self, *commands, block_seconds=0):  # type: ignore[no-untyped-def]
+        self.count += 1
+        if self.count % 3 == 1:
+            raise BusAway("lost on the way")
+        replies = await super().execute(*commands, block_seconds=block_seconds)
+        if self.count % 3 == 2:
+            raise BusAway("the reply is lost")
+        return replies
+
+
+async def test_an_answer_outlasts_lost_connections(
+    claims: Claims, redis_url: str, line: Line, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "AGAIN_SECONDS", 0.01)
+    whole = await claims.take("t", "k", "print")
+    broken = Claims(lambda: Broken(redis_url), Broken(redis_url), prefix, seconds=600, all_bytes=3 * SIZE)
+    claim = replace(whole, _claims=broken)
+    follower = replace(whole, _claims=replace(broken, line=Broken(redis_url)))
+    reading = asyncio.ensure_future(read(follower))
+    await claim.keep([(HEAD, b"h"), (PIECE, b"x" * 50)])
+    await claim.keep([(PIECE, b"y" * 50)])
+    await claim.complete()
+    answer = b"h" + b"x" * 50 + b"y" * 50
+    assert await reading == await read(whole) == answer
+    counted = (await line.execute(("HGET", f"{prefix}claims:sizes", "")))[0]
+    assert int(counted) == KEYS_BYTES + 3 * ENTRY_BYTES + len(answer), "each entry once"
+    broken.line.close()
+    follower._claims.line.close()
+
+
+async def test_a_redis_that_stays_away_ends_an_answer(
+    claims: Claims, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "LEASE_SECONDS", 0.2)
+    monkeypatch.setattr(store, "AGAIN_SECONDS", 0.01)
+    away = Line("redis://127.0.0.1:1/0")
+    claim = replace(await claims.take("t", "k", "print"), _claims=replace(claims, line=away))
+    with pytest.raises(Unavailable):
+        await claim.keep([(HEAD, b"h")])
 
 
 async def test_a_key_that_is_dropped_is_free(claims: Claims) -> None:
