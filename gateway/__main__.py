@@ -26,7 +26,7 @@ from gateway.settings import GatewaySettings
 from gateway.upstream.backend import NodeBackend
 from gateway.upstream.batch_store import BatchStore
 from gateway.upstream.file_store import FileStore
-from gateway.upstream.jobs import JobQueue
+from gateway.upstream.job_queue import JobQueue
 from gateway.upstream.response_store import ResponseStore
 from ops.runtime.address import check_free, http_url, listen
 from ops.runtime.api_keys import Key, KeyFileError, digest_of, read_keys

@@ -78,9 +78,9 @@ from gateway.jobs.jobs import Jobs
 from gateway.upstream.backend import Backend
 from gateway.upstream.batch_store import BatchStore
 from gateway.upstream.catalog import Catalog
-from gateway.upstream.generation import Generator
+from gateway.upstream.generator import Generator
 from gateway.upstream.inside import Inside
-from gateway.upstream.jobs import JobQueue
+from gateway.upstream.job_queue import JobQueue
 from gateway.upstream.measures import ignored_fields
 from gateway.upstream.response_store import ResponseStore
 from ops.runtime.image_store import ImageStore

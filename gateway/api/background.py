@@ -17,7 +17,7 @@ from gateway.api.answer import Json, compact
 from gateway.errors import BadRequest, NotFound
 from gateway.http.caller import caller_of
 from gateway.http.sse import COMMENT_BETWEEN_IDS, EventStream, named_event
-from gateway.upstream.jobs import JobQueue, LeaseLost
+from gateway.upstream.job_queue import JobQueue, LeaseLost
 from gateway.upstream.response_store import ResponseStore
 
 ENDED = ("completed", "incomplete", "failed", "cancelled")

@@ -18,7 +18,7 @@ from gateway.errors import BadRequest, NotFound, Unauthorized
 from gateway.http.caller import caller_of
 from gateway.http.openapi import getting, posting
 from gateway.upstream.batch_store import DAY, BatchStore
-from gateway.upstream.jobs import JobQueue, LeaseLost
+from gateway.upstream.job_queue import JobQueue, LeaseLost
 
 ENDED = ("completed", "failed", "expired", "cancelled")
 """Statuses of batches that do not change any more."""

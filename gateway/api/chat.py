@@ -15,7 +15,7 @@ from gateway.api.splitter import Pieces, Splitter
 from gateway.api.tools import input_of, named
 from gateway.api.translate import chat_requests
 from gateway.http.openapi import posting
-from gateway.upstream.generation import Generator
+from gateway.upstream.generator import Generator
 from proto.sampling_pb2 import LENGTH, NOT_FINISHED, FinishReason
 from proto.tokenizer_pb2 import PromptInfo, TextChunk, TextDelta
 

@@ -12,7 +12,7 @@ from gateway.api.embeddings import NAMES, numbers, vectors
 from gateway.api.pooling_answer_schema import Classification
 from gateway.api.translate import classify_requests
 from gateway.http.openapi import posting
-from gateway.upstream.generation import Generator
+from gateway.upstream.generator import Generator
 from gateway.upstream.purpose import classifies
 from proto.tokenizer_pb2 import EmbedResponse
 

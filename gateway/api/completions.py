@@ -12,7 +12,7 @@ from gateway.api.logprobs import CompletionLogprobs, echoed, joined
 from gateway.api.respond import respond
 from gateway.api.translate import completion_requests
 from gateway.http.openapi import posting
-from gateway.upstream.generation import Generator
+from gateway.upstream.generator import Generator
 from proto.sampling_pb2 import LENGTH
 from proto.tokenizer_pb2 import PromptInfo, TextChunk, TextDelta, TokenText
 

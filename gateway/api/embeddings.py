@@ -21,7 +21,7 @@ from gateway.http.caller import Caller, caller_of
 from gateway.http.connection import while_connected
 from gateway.http.openapi import posting
 from gateway.upstream.attempts import Attempts, Parts
-from gateway.upstream.generation import Generator
+from gateway.upstream.generator import Generator
 from gateway.upstream.purpose import Check, embeds
 from proto.rpc import Resumption
 from proto.tokenizer_pb2 import EmbedRequest, EmbedResponse

@@ -11,7 +11,7 @@ from gateway.errors import Unauthorized, Unavailable
 from gateway.http.draining import Drain
 from gateway.http.openapi import getting
 from gateway.upstream.catalog import SERVICES, Catalog, Model
-from gateway.upstream.generation import Generator
+from gateway.upstream.generator import Generator
 
 
 def router(catalog: Catalog, drain: Drain, generator: Generator, version: str) -> APIRouter:

@@ -13,7 +13,7 @@ from gateway.api.tokenize import prompt_of
 from gateway.errors import Forbidden, NotFound
 from gateway.http.caller import caller_of
 from gateway.http.sse import EventStream, event
-from gateway.upstream.generation import Generator
+from gateway.upstream.generator import Generator
 from gateway.upstream.inside import Inside
 
 

@@ -29,7 +29,7 @@ from gateway.errors import NotFound, Unauthorized, Unavailable
 from gateway.http.draining import Drain
 from gateway.http.openapi import getting, posting
 from gateway.upstream.catalog import Catalog
-from gateway.upstream.generation import Generator
+from gateway.upstream.generator import Generator
 
 INPUT, OUTPUT = "text_input", "text_output"
 

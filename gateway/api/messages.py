@@ -22,7 +22,7 @@ from gateway.api.translate import chat_requests
 from gateway.api.volatile import Volatile
 from gateway.http.openapi import posting
 from gateway.http.sse import named_event
-from gateway.upstream.generation import Generator
+from gateway.upstream.generator import Generator
 from proto.sampling_pb2 import LENGTH, NOT_FINISHED
 from proto.tokenizer_pb2 import TextChunk, TextDelta
 

@@ -47,7 +47,8 @@ from gateway.errors import NotFound, Unauthorized
 from gateway.http.caller import Caller
 from gateway.http.openapi import getting, posting
 from gateway.upstream.catalog import Catalog, Model
-from gateway.upstream.generation import Generator, Shorten
+from gateway.upstream.generation import Shorten
+from gateway.upstream.generator import Generator
 from proto.sampling_pb2 import LENGTH, NOT_FINISHED
 from proto.tokenizer_pb2 import TextChunk, TextRequest
 

@@ -14,7 +14,7 @@ from gateway.api.embeddings import WIDE, Bounds, embedded, in_turns, listed, num
 from gateway.api.embeddings_schema import PoolingBody
 from gateway.api.pooling_answer_schema import PooledList
 from gateway.http.openapi import posting
-from gateway.upstream.generation import Generator
+from gateway.upstream.generator import Generator
 from proto.tokenizer_pb2 import EmbedResponse
 
 MOST_NUMBERS = 2**21

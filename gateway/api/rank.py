@@ -21,7 +21,7 @@ from gateway.api.rank_schema import Compared, RerankBody, ScoreBody
 from gateway.api.translate import pair_requests
 from gateway.http.openapi import posting
 from gateway.upstream.catalog import Catalog
-from gateway.upstream.generation import Generator
+from gateway.upstream.generator import Generator
 from gateway.upstream.purpose import scores_pairs
 
 AT_ONCE = 16

@@ -14,7 +14,8 @@ from gateway.api.seen import images_of
 from gateway.http.caller import Caller, caller_of
 from gateway.http.connection import while_connected
 from gateway.http.sse import EventStream
-from gateway.upstream.generation import Chunks, Generator, Shorten
+from gateway.upstream.generation import Chunks, Shorten
+from gateway.upstream.generator import Generator
 from proto.tokenizer_pb2 import TextRequest
 
 Body = TypeVar("Body", ChatBody, CompletionBody)

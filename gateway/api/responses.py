@@ -35,7 +35,7 @@ from gateway.http.openapi import posting
 from gateway.http.sse import COMMENT, named_event
 from gateway.parsing import PART_BYTES, parsed
 from gateway.upstream.conversation_store import NOTHING_ADDED, Added, conversation_too_large
-from gateway.upstream.generation import Generator
+from gateway.upstream.generator import Generator
 from gateway.upstream.response_store import ResponseStore, response_too_large
 from gateway.upstream.stored_room import MAX_RECORD_BYTES
 from proto.sampling_pb2 import LENGTH, NOT_FINISHED

@@ -7,7 +7,7 @@ from fastapi import Request
 from gateway.api.body import note
 from gateway.api.generation_schema import GenerationBody
 from gateway.api.images import left_out, taken_out
-from gateway.upstream.generation import Generator
+from gateway.upstream.generator import Generator
 from gateway.upstream.images import NO_IMAGES, Images
 from proto.tokenizer_pb2 import TextRequest
 

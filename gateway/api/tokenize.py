@@ -15,7 +15,7 @@ from gateway.http.caller import caller_of
 from gateway.http.connection import while_connected
 from gateway.http.openapi import posting
 from gateway.upstream.catalog import Catalog
-from gateway.upstream.generation import Generator
+from gateway.upstream.generator import Generator
 from gateway.upstream.tokenization import tokenize
 from proto.tokenizer_pb2 import TokenizeResponse
 

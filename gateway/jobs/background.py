@@ -12,7 +12,7 @@ from gateway.errors import Overloaded, TooLarge, Unavailable
 from gateway.http.own_requests import OwnRequests, Reply
 from gateway.jobs.continuation import Continuation
 from gateway.upstream.conversation_store import NOTHING_ADDED, Added
-from gateway.upstream.jobs import Job
+from gateway.upstream.job_queue import Job
 from gateway.upstream.response_store import ResponseStore
 
 MOST_TAKES = 5

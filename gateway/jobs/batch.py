@@ -23,7 +23,7 @@ from gateway.http.own_requests import OwnRequests
 from gateway.jobs.background import MOST_TAKES
 from gateway.parsing import parsed
 from gateway.upstream.batch_store import BatchStore
-from gateway.upstream.jobs import Job
+from gateway.upstream.job_queue import Job
 
 MAX_LINES = 50_000
 MAX_PROBLEMS = 100

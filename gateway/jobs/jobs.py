@@ -10,7 +10,7 @@ from gateway.jobs.background import BackgroundResponses
 from gateway.jobs.batch import BatchWork
 from gateway.jobs.runner import Runner
 from gateway.upstream.batch_store import BatchStore
-from gateway.upstream.jobs import JobQueue
+from gateway.upstream.job_queue import JobQueue
 from gateway.upstream.response_store import ResponseStore
 
 RESPONSES_AT_ONCE = 64

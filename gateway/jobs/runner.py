@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from gateway.errors import Unavailable
-from gateway.upstream.jobs import LEASE_SECONDS, Job, JobQueue, LeaseLost
+from gateway.upstream.job_queue import LEASE_SECONDS, Job, JobQueue, LeaseLost
 from ops.runtime import metric_names as names
 from ops.runtime.metrics import METRICS
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from gateway.errors import Overloaded, Unavailable
 from gateway.upstream.file_store import FILES, FileStore, in_pieces, no_room
-from gateway.upstream.jobs import HELD, NO_LEASE, Lease, LeaseLost
+from gateway.upstream.job_queue import HELD, NO_LEASE, Lease, LeaseLost
 from gateway.upstream.listed import listed
 from proto.rpc import BusAway
 from proto.rpc.redis_bus import Line

@@ -23,7 +23,7 @@ from gateway.upstream.conversation_store import (
     ConversationStore,
     conversation_too_large,
 )
-from gateway.upstream.jobs import HELD, NO_LEASE, Lease, LeaseLost
+from gateway.upstream.job_queue import HELD, NO_LEASE, Lease, LeaseLost
 from gateway.upstream.stored_room import COMMON, DELETE, MAX_RECORD_BYTES, Room, as_json, run
 from proto.rpc.redis_bus import Line
 

@@ -1,7 +1,7 @@
 """Asking the tokenizer service what the tokens of a prompt are."""
 
 from gateway.upstream.attempts import Attempts
-from gateway.upstream.generation import Generator
+from gateway.upstream.generator import Generator
 from gateway.upstream.images import NO_IMAGES, Images
 from proto.rpc import Resumption
 from proto.tokenizer_pb2 import TextRequest, TokenizeRequest, TokenizeResponse

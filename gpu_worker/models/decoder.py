@@ -35,7 +35,7 @@ Embed = Callable[[Tensor, Tensor], Tensor]
 
 
 class Decoder:
-    """A decoder for causal language modelling or classification. See `models.registry.CausalLM`."""
+    """A decoder for causal language modelling or classification. See `models.causal_lm.CausalLM`."""
 
     def __init__(
         self,

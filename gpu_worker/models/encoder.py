@@ -46,7 +46,7 @@ class EncoderShape(Shape):
 
 
 class Encoder:
-    """See `models.registry.CausalLM`, of which an encoder has the parts that pooling needs."""
+    """See `models.causal_lm.CausalLM`, of which an encoder has the parts that pooling needs."""
 
     def __init__(self, model: Any, device: torch.device) -> None:
         """`model`: of transformers, on the CPU, a classification head in float32. The trial computes in

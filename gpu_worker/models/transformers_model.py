@@ -46,7 +46,7 @@ class LayerShapes(Shape):
 
 
 class TransformersModel:
-    """See `models.registry.CausalLM`."""
+    """See `models.causal_lm.CausalLM`."""
 
     def __init__(self, model: Any, positions: int, score_tokens: tuple[int, ...] = ()) -> None:
         """`positions`: longest sequence; 0 = the model's own limit. `score_tokens`: as in `Shape`. Raises

@@ -19,10 +19,10 @@ from gpu_worker.kernels.attention import KvFormat, LayerCache
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.kv_sizes import AUTO, PageShape
 from gpu_worker.memory.cache import make_caches
+from gpu_worker.models.causal_lm import CausalLM
 from gpu_worker.models.config import ModelConfig
 from gpu_worker.models.kv_scales import stored_scales
 from gpu_worker.models.ranks import ALONE, Ranks
-from gpu_worker.models.registry import CausalLM
 from gpu_worker.startup.warmup import prompt_step
 from gpu_worker.step.limits import BatchLimits
 from gpu_worker.step.runner import Runner

@@ -9,11 +9,12 @@ from gpu_worker.errors import ModelError, WorkerError
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.machine.huge_pages import populate
 from gpu_worker.models.adapters.adapters import AdapterFiles
+from gpu_worker.models.causal_lm import CausalLM
 from gpu_worker.models.decoder import Decoder
+from gpu_worker.models.load import Beside, check_split, load_model
 from gpu_worker.models.predictor import Predictor
 from gpu_worker.models.projection import load_projection
 from gpu_worker.models.ranks import ALONE, Ranks
-from gpu_worker.models.registry import Beside, CausalLM, check_split, load_model
 from gpu_worker.ranks.group import own_cores
 from gpu_worker.ranks.processes import RankProcesses
 from gpu_worker.settings import WorkerSettings

@@ -24,11 +24,11 @@ from gpu_worker.memory.cache import (
     token_bytes,
 )
 from gpu_worker.memory.host import HostPages, slots_within
+from gpu_worker.models.causal_lm import CausalLM
 from gpu_worker.models.encoder_load import usual_length
 from gpu_worker.models.predictor import Predictor
 from gpu_worker.models.projection import Projection
 from gpu_worker.models.ranks import Ranks
-from gpu_worker.models.registry import CausalLM
 from gpu_worker.models.vision import Tower
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.warmup import full_step, host_offer

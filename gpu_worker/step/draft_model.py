@@ -32,8 +32,9 @@ from gpu_worker.errors import ModelError
 from gpu_worker.kernels.attention import Cache, StepMetadata
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.rows import Rows
+from gpu_worker.models.causal_lm import CausalLM
+from gpu_worker.models.load import load_model
 from gpu_worker.models.ranks import ALONE, Ranks
-from gpu_worker.models.registry import CausalLM, load_model
 from gpu_worker.models.sight import Seen
 from gpu_worker.sampling.positions import SamplePositions
 from gpu_worker.step.batch import Batch

@@ -10,8 +10,8 @@ from torch import Tensor
 from gpu_worker.kernels.attention import Cache, StepMetadata
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.rows import Rows
+from gpu_worker.models.causal_lm import CausalLM
 from gpu_worker.models.decoder import Decoder
-from gpu_worker.models.registry import CausalLM
 from gpu_worker.models.sight import Seen
 from gpu_worker.step.batch import Batch
 from gpu_worker.step.drafted_states import DraftedStates

@@ -28,9 +28,9 @@ from gpu_worker.machine.clock import Stopwatch
 from gpu_worker.machine.cores import restrict_to, usable
 from gpu_worker.machine.transfer import indices
 from gpu_worker.machine.turns import Turns
+from gpu_worker.models.causal_lm import CausalLM
 from gpu_worker.models.decoder import Decoder
 from gpu_worker.models.ranks import ALONE, Ranks
-from gpu_worker.models.registry import CausalLM
 from gpu_worker.models.sight import Ahead, Seen, Sight
 from gpu_worker.models.vision import Tower
 from gpu_worker.step.limits import BatchLimits

@@ -24,8 +24,8 @@ from torch.nn.functional import normalize
 from gpu_worker.arrays import Int32s, packed_float32s, packed_int32s
 from gpu_worker.kernels.rows import Rows
 from gpu_worker.machine.transfer import indices, to_host
+from gpu_worker.models.causal_lm import CausalLM
 from gpu_worker.models.projection import Projection
-from gpu_worker.models.registry import CausalLM
 from proto.sampling_pb2 import Pooling
 from proto.worker_pb2 import NewSlot, RowError, StepResult
 

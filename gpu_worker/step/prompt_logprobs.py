@@ -19,7 +19,7 @@ from gpu_worker.arrays import Int32s, packed_float32s, packed_int32s
 from gpu_worker.errors import PlanError
 from gpu_worker.kernels.rows import Rows
 from gpu_worker.machine.transfer import to_host
-from gpu_worker.models.registry import CausalLM
+from gpu_worker.models.causal_lm import CausalLM
 from gpu_worker.step.batch import Batch
 from gpu_worker.step.plan import PromptRows
 from proto.worker_pb2 import StepResult

@@ -18,9 +18,9 @@ from gpu_worker.machine.clock import clock
 from gpu_worker.machine.transfer import to_device
 from gpu_worker.memory.cache import token_bytes
 from gpu_worker.memory.host import HostOffer, HostPages
+from gpu_worker.models.causal_lm import CausalLM
 from gpu_worker.models.encoder import Encoder
 from gpu_worker.models.projection import Projection
-from gpu_worker.models.registry import CausalLM
 from gpu_worker.models.sight import Seen
 from gpu_worker.sampling.positions import SamplePositions, sample_positions
 from gpu_worker.sampling.tokens_read import TokensRead

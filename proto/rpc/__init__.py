@@ -2,7 +2,6 @@
 
 from proto.rpc.bus import Bus
 from proto.rpc.errors import BusAway, MalformedEntry, TaskEnded, TransportError
-from proto.rpc.faulty_bus import FaultyBus
 from proto.rpc.lease import Lease
 from proto.rpc.memory_bus import MemoryBus
 from proto.rpc.node import Node
@@ -14,7 +13,6 @@ from proto.rpc.server import Server
 __all__ = [
     "Bus",
     "BusAway",
-    "FaultyBus",
     "Lease",
     "MalformedEntry",
     "MemoryBus",

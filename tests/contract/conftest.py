@@ -17,11 +17,12 @@ import redis.asyncio
 from grpc_tools import protoc
 
 from ops.launcher.redis_server import RedisServer
-from proto.rpc import Bus, FaultyBus, MemoryBus, Node, RedisBus, Server
+from proto.rpc import Bus, MemoryBus, Node, RedisBus, Server
 from proto.rpc import lease as lease_module
 from proto.rpc import watch as watch_module
 from proto.rpc.bus import Link
 from proto.rpc.memory_bus import Stream
+from tests.support.faulty_bus import FaultyBus
 
 DEBIAN = shutil.which("redis-server", path="/usr/bin:/usr/local/bin")
 BUSES = ["memory", "redis", *(["debian-redis"] if DEBIAN else [])]

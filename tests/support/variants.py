@@ -22,7 +22,7 @@ from triton.backends.compiler import GPUTarget
 from gpu_worker.kernels.kv_sizes import AUTO
 from gpu_worker.kernels.triton.kernels import Int4Triton, QuantizedTriton, TritonKernels
 from gpu_worker.memory.cache import make_caches
-from gpu_worker.models.registry import load_model
+from gpu_worker.models.load import load_model
 from gpu_worker.startup.warmup import rehearse, step_of
 from gpu_worker.step.limits import BatchLimits
 from gpu_worker.step.runner import Runner

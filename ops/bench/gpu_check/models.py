@@ -20,9 +20,10 @@ from gpu_worker.kernels.products import GROUP
 from gpu_worker.kernels.triton.graphs.graphs import StepGraphs, recorder
 from gpu_worker.kernels.triton.graphs.layouts import Layout
 from gpu_worker.memory.cache import make_caches
-from gpu_worker.models import registry
+from gpu_worker.models import load
+from gpu_worker.models.causal_lm import CausalLM
 from gpu_worker.models.checkpoint import Checkpoint
-from gpu_worker.models.registry import CausalLM, load_model
+from gpu_worker.models.load import load_model
 from gpu_worker.step.forward import Forward
 from gpu_worker.step.limits import BatchLimits
 from gpu_worker.step.runner import Runner
@@ -120,7 +121,7 @@ def random_model(shape: Shape, kernels: Kernels, dtype: torch.dtype, bench: Benc
     def made(*_: object) -> Iterator[Checkpoint]:
         yield RandomCheckpoint(shape, bench)
 
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(registry, "open_checkpoint", made):
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(load, "open_checkpoint", made):
         Path(folder, "config.json").write_text(json.dumps(config))
         return load_model(Path(folder), bench.device, kernels, dtype)
 

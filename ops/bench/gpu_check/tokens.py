@@ -12,7 +12,7 @@ from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.triton.graphs.layouts import layouts_for
 from gpu_worker.kernels.triton.kernels import TritonKernels
-from gpu_worker.models.registry import load_model
+from gpu_worker.models.load import load_model
 from gpu_worker.step.runner import Runner
 from ops.bench.gpu_check.bench import SEED, Bench
 from ops.bench.gpu_check.models import BLOCK_SIZE, TINY, random_model, replay, runner_of

@@ -10,7 +10,7 @@ import pytest
 
 from gateway import __main__ as main
 from gateway.settings import GatewaySettings
-from gateway.upstream.generation import Generator
+from gateway.upstream.generator import Generator
 from ops.launcher.redis_server import free_port
 from ops.runtime.address import url_from_here
 from ops.runtime.errors import StartError

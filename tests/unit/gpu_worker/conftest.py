@@ -23,8 +23,8 @@ from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.triton.kernels import TritonKernels
 from gpu_worker.memory.cache import make_caches
 from gpu_worker.models.adapters.adapters import AdapterFiles
+from gpu_worker.models.load import Beside, load_model
 from gpu_worker.models.ranks import ALONE, Ranks
-from gpu_worker.models.registry import Beside, load_model
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.backend import plain_kernels
 from gpu_worker.startup.record_steps import record_steps

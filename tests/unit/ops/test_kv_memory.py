@@ -11,7 +11,7 @@ from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.reference.kv import FORMATS
 from gpu_worker.memory.cache import bytes_per_block
 from gpu_worker.models.config import read_config as model_config
-from gpu_worker.models.registry import load_model
+from gpu_worker.models.load import load_model
 from ops.cli.main import main
 from ops.kv_memory import ModelFilesError, kv_shape, loaded_bytes, plan, read_config, weights_bytes
 from tests.support import checkpoints

@@ -9,7 +9,7 @@ from gateway.api.files_schema import DeletedFile, FileList, FileObject
 from gateway.app import Options, Stores, create_app
 from gateway.upstream.batch_store import BatchStore
 from gateway.upstream.file_store import PIECE_BYTES, FileStore
-from gateway.upstream.jobs import JobQueue
+from gateway.upstream.job_queue import JobQueue
 from tests.unit.gateway.conftest import serving
 
 MOST = 3 * PIECE_BYTES

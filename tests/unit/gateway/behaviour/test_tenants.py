@@ -11,7 +11,7 @@ import pytest
 
 from gateway.api import chat, completions, embeddings
 from gateway.app import create_app
-from gateway.upstream import admission, generation
+from gateway.upstream import admission, generator
 from tests.unit.gateway.conftest import WORDS
 
 FLOODS = 17
@@ -243,7 +243,7 @@ async def test_a_gateway_that_stops_leaves_nobody_waiting(
 async def test_who_waits_for_a_place_at_a_lost_model_is_told(
     app: Any, backend: Any, http: httpx.AsyncClient, held: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(generation, "WATCH_SECONDS", 0.01)
+    monkeypatch.setattr(generator, "WATCH_SECONDS", 0.01)
     monkeypatch.setattr("gateway.upstream.catalog.REFRESH_SECONDS", 0)
     flood = [asking(http, NORTH) for _ in range(40)]
     await held.until(CAPACITY * 2 // 5)

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from gateway.app import Stores, create_app
 from gateway.upstream.batch_store import BatchStore
 from gateway.upstream.file_store import FileStore
-from gateway.upstream.jobs import JobQueue
+from gateway.upstream.job_queue import JobQueue
 from gateway.upstream.response_store import ResponseStore
 from proto.rpc.redis_bus import Line
 from tests.unit.gateway.conftest import JSON, FakeBackend, FakeTokenizer, serving

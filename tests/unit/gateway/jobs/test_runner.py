@@ -10,7 +10,7 @@ from gateway.behalf import Behalf
 from gateway.errors import Unavailable
 from gateway.jobs import runner as runner_module
 from gateway.jobs.runner import Runner
-from gateway.upstream.jobs import Job, JobQueue, LeaseLost
+from gateway.upstream.job_queue import Job, JobQueue, LeaseLost
 from ops.runtime.metric_names import JOBS_UNDER_WAY
 from ops.runtime.metrics import METRICS
 from proto.rpc.redis_bus import Line

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.errors import NotFound, Unavailable
-from gateway.upstream import generation
+from gateway.upstream import generator as module
 from gateway.upstream.catalog import PATIENCE_SECONDS, REFRESH_SECONDS, Catalog
 from proto.rpc import Lease
 
@@ -258,7 +258,7 @@ async def test_an_answer_whose_model_does_not_come_back_is_ended(gateway, monkey
 
     gateway.tokenizer.generate = generate
     generator = gateway.app.state.generator
-    monkeypatch.setattr(generation, "WATCH_SECONDS", 0.01)
+    monkeypatch.setattr(module, "WATCH_SECONDS", 0.01)
     ask = {"model": "m", "prompt": "A"}
     answer = asyncio.ensure_future(gateway.http.post("/v1/completions", json=ask))
     await asyncio.wait_for(asked.wait(), 60)

@@ -16,7 +16,7 @@ from gpu_worker.kernels.products import scales_of
 from gpu_worker.kernels.reference.int4 import Int4Reference
 from gpu_worker.kernels.reference.kept import KeptReference
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
-from gpu_worker.models.registry import load_model
+from gpu_worker.models.load import load_model
 from tests.support import checkpoints
 from tests.support.checkpoints import Encoder
 from tests.support.logits import watch_logits

@@ -13,7 +13,7 @@ from gpu_worker.errors import ModelError
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.models.config import read_config
 from gpu_worker.models.families import family_named, family_of
-from gpu_worker.models.registry import load_model
+from gpu_worker.models.load import load_model
 from tests.unit.gpu_worker.behaviour.test_families import MODELS, PROMPT, random_model
 from tests.unit.gpu_worker.conftest import CPU, Driver, make_runner
 

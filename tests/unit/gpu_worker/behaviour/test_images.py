@@ -20,7 +20,7 @@ from gpu_worker.kernels.cpu import build
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.memory.cache import make_caches
 from gpu_worker.models.decoder import Decoder
-from gpu_worker.models.registry import Beside, load_model
+from gpu_worker.models.load import Beside, load_model
 from gpu_worker.models.vision import load_tower
 from gpu_worker.step.images import NOT_BY_ALL, SlotImages, slot_images
 from gpu_worker.step.predicted import PredictedTokens

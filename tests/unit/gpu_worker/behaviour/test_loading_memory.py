@@ -53,7 +53,7 @@ from pathlib import Path
 import torch
 from gpu_worker.kernels.cpu import build, library
 from gpu_worker.kernels.cpu.kernels import KeptKernels
-from gpu_worker.models.registry import load_model
+from gpu_worker.models.load import load_model
 
 torch.set_num_threads(1)
 kernels = KeptKernels(library.load(build.supported()[0], 1))

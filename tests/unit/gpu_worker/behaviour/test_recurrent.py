@@ -21,7 +21,7 @@ from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.models.config import read_config
 from gpu_worker.models.decoder import Decoder
-from gpu_worker.models.registry import Beside, check_split, load_model
+from gpu_worker.models.load import Beside, check_split, load_model
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.load import load
 from gpu_worker.step.draft_model import load_draft

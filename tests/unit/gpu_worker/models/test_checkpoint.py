@@ -14,7 +14,7 @@ from gpu_worker.errors import ModelError
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.models.checkpoint import open_checkpoint
 from gpu_worker.models.config import read_config
-from gpu_worker.models.registry import load_model
+from gpu_worker.models.load import load_model
 from gpu_worker.models.rope import Linear
 
 CPU = torch.device("cpu")

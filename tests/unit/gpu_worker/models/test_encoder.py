@@ -15,7 +15,7 @@ from gpu_worker.errors import ModelError
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.models import encoder
 from gpu_worker.models.encoder import Encoder
-from gpu_worker.models.registry import load_model
+from gpu_worker.models.load import load_model
 from gpu_worker.step.runner import Runner
 from proto.sampling import greedy
 from proto.sampling_pb2 import CLASSIFY, CLS, MEAN

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from gpu_worker.errors import ModelError
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.models.encoder_load import LONGEST, usual_length
-from gpu_worker.models.registry import load_model
+from gpu_worker.models.load import load_model
 from gpu_worker.startup.load import load, populate_memory
 from gpu_worker.startup.warmup import full_step
 from scheduler_svc.core.request import Pooling

@@ -16,7 +16,7 @@ from gpu_worker.models.checkpoint import open_checkpoint
 from gpu_worker.models.formats import read_format
 from gpu_worker.models.formats.packed import Packed
 from gpu_worker.models.formats.stored import StoredWeight
-from gpu_worker.models.registry import load_model
+from gpu_worker.models.load import load_model
 from gpu_worker.models.values import Values
 from gpu_worker.models.weights import Weights
 from tests.support import checkpoints

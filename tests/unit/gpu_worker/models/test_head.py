@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
-from gpu_worker.models.registry import load_model
+from gpu_worker.models.load import load_model
 from tests.unit.gpu_worker.behaviour.test_checkpoint_formats import logits_of
 from tests.unit.gpu_worker.behaviour.test_families import MODELS, PROMPT, random_model
 

@@ -14,7 +14,7 @@ from gpu_worker.kernels.kv_sizes import AUTO
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.memory.cache import make_caches
 from gpu_worker.memory.host import HostPages
-from gpu_worker.models.registry import load_model
+from gpu_worker.models.load import load_model
 from gpu_worker.startup.calibration import head_scales
 from gpu_worker.step.runner import Runner
 from tests.support.logits import watch_logits

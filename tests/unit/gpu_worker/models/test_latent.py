@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from gpu_worker.errors import ModelError
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.models.config import read_config
-from gpu_worker.models.registry import load_model
+from gpu_worker.models.load import load_model
 from tests.unit.gpu_worker.behaviour.test_families import MODELS, random_model
 
 V3 = MODELS["DeepSeek V3"]

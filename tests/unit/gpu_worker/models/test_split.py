@@ -13,7 +13,7 @@ from gpu_worker.kernels.cpu.kernels import CpuKernels, QuantizedKernels
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.models.checkpoint import open_checkpoint
 from gpu_worker.models.config import read_config
-from gpu_worker.models.registry import load_model
+from gpu_worker.models.load import load_model
 from gpu_worker.models.split import Vocabulary, rank_config
 from gpu_worker.models.weights import Weights
 from tests.support.logits import watch_logits

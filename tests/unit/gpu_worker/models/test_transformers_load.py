@@ -20,7 +20,7 @@ from gpu_worker.kernels.reference.kept import KeptReference
 from gpu_worker.kernels.reference.kernels import ReferenceKernels, ReferenceLinear
 from gpu_worker.kernels.reference.quantized import QuantizedReference
 from gpu_worker.models.checkpoint import Checkpoint
-from gpu_worker.models.registry import load_model
+from gpu_worker.models.load import load_model
 from gpu_worker.models.transformers_model import TransformersModel
 from tests.support import checkpoints
 from tests.support.checkpoints import Encoder

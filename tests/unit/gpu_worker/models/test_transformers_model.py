@@ -18,7 +18,7 @@ from gpu_worker.memory.cache import bytes_per_block
 from gpu_worker.memory.host import HostPages
 from gpu_worker.models import trial
 from gpu_worker.models.families import family_of
-from gpu_worker.models.registry import load_model
+from gpu_worker.models.load import load_model
 from gpu_worker.models.transformers_model import TransformersModel
 from tests.support.logits import watch_logits
 from tests.support.tiny_models import tiny_model

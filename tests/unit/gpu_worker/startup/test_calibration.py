@@ -9,8 +9,8 @@ from safetensors.torch import load_file, save_file
 from gpu_worker.errors import ModelError
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.models.kv_scales import stored_scales
+from gpu_worker.models.load import load_model
 from gpu_worker.models.ranks import Alone
-from gpu_worker.models.registry import load_model
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.calibration import head_scales, power_of_two
 from gpu_worker.startup.load import load

@@ -9,7 +9,7 @@ import torch
 
 from gpu_worker.errors import ModelError, PlanError
 from gpu_worker.memory.cache import make_caches
-from gpu_worker.models.registry import load_model
+from gpu_worker.models.load import load_model
 from gpu_worker.step.draft_model import DraftModel, load_draft
 from gpu_worker.step.runner import Runner
 

@@ -24,7 +24,7 @@ from gpu_worker.kernels.rows import Rows
 from gpu_worker.kernels.triton.kernels import TritonKernels
 from gpu_worker.memory.cache import make_caches
 from gpu_worker.models.decoder import Decoder
-from gpu_worker.models.registry import Beside, load_model
+from gpu_worker.models.load import Beside, load_model
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.load import load
 from gpu_worker.step.batch import Batch

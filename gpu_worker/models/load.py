@@ -2,22 +2,19 @@
 
 import logging
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 import torch
-from torch import Tensor
 
 from gpu_worker.errors import CapacityError, ModelError
-from gpu_worker.kernels.attention import Cache, StepAttention
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.reference.kept import kinds_kept
 from gpu_worker.machine.onednn import has_onednn_bfloat16
 from gpu_worker.models.adapters.adapters import AdapterFiles
+from gpu_worker.models.causal_lm import CausalLM
 from gpu_worker.models.checkpoint import Checkpoint, is_gguf, open_checkpoint
-from gpu_worker.models.config import Shape, architecture_of, read_config, read_values
+from gpu_worker.models.config import architecture_of, read_config, read_values
 from gpu_worker.models.decoder import Decoder
 from gpu_worker.models.encoder_load import load_encoder
 from gpu_worker.models.families import family_named, family_of
@@ -28,51 +25,15 @@ from gpu_worker.models.kv_scales import ENDS, UNUSED
 from gpu_worker.models.predictor import NO_PREDICTOR, Predictor
 from gpu_worker.models.ranks import ALONE, Ranks
 from gpu_worker.models.rope import check_positions
-from gpu_worker.models.sight import Seen
 from gpu_worker.models.split import rank_config
 from gpu_worker.models.transformers_load import load_with_transformers
-from gpu_worker.models.vision import Tower, load_tower
+from gpu_worker.models.vision import load_tower
 from gpu_worker.models.weights import Weights
 from ops.model_directory.encoder import encoder_family
 from ops.model_directory.files import FileError
 from ops.model_directory.modules import pools
 
 log = logging.getLogger(__name__)
-
-
-class CausalLM(Protocol):
-    """A decoder that computes ragged batches on a paged cache."""
-
-    @property
-    def config(self) -> Shape:
-        """Sizes of the model."""
-
-    dtype: torch.dtype
-    """Type of activations."""
-    tower: Tower | None
-    """Sees images; None: it has not been loaded."""
-
-    def __call__(
-        self, tokens: Tensor, step: StepAttention, caches: Sequence[Cache], seen: Seen | None = None
-    ) -> Tensor:
-        """Hidden states [tokens, hidden_size] for the step's token ids, int32 [tokens].
-
-        Keys, values and states go into `caches`, one for each of `config.kept`. `seen`: what some of the
-        tokens see in images.
-        """
-
-    def normed(self, hidden: Tensor) -> Tensor:
-        """Hidden states [rows, hidden_size] after the last norm: inputs of the head, and embeddings."""
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Logits, float32 [rows, vocab_size], for hidden states [rows, hidden_size] before the last norm.
-
-        A classifier with a classification head has none.
-        """
-
-    def scores(self, hidden: Tensor) -> Tensor:
-        """A classifier's logits of its labels, float32 [rows, num_labels], for hidden states before the last
-        norm."""
 
 
 @dataclass(frozen=True, slots=True)
