@@ -11,7 +11,7 @@ import pytest
 
 from gateway.api import chat, completions, embeddings
 from gateway.app import create_app
-from gateway.upstream import admission, generator
+from gateway.upstream import admission, generation, generator
 from tests.unit.gateway.conftest import WORDS
 
 FLOODS = 17
