@@ -1,21 +1,17 @@
 """What the chat page's scripts make of answers. It needs Node.js, and Chromium for the whole page."""
 
-import asyncio
 import json
 import random
-import shutil
 from dataclasses import replace
 from html import escape
 
 import pytest
-from fastapi import Request, Response
 
 from proto.sampling_pb2 import NOT_FINISHED, STOP
 from proto.tokenizer_pb2 import JSON_CALLS, AnswerFormat, PromptInfo, TextChunk, TextDelta
 from tests.support.javascript import evaluated, needs_node
 from tests.unit.gateway.conftest import leases_of
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 TAGS = {
     *(
         "p",
@@ -380,11 +376,10 @@ ANSWER = [
     "**Bo",
     "ld** <img src=x onerror=\"document.title='hacked'\">\n\n",
     "- [x](javascript:",
-    "alert(1))",
+    "alert(1))\n\n",
+    r"\[ a*b*c \\ \{ d \} \]",
 ]
-UNTIL = """
-const $ = id => document.getElementById(id);
-const until = async done => { while (!done()) await new Promise(next => setTimeout(next, 20)); };
+READY = """
 await until(() => $("model").value);
 """
 ASKS_AND_RELOADS = """
@@ -401,13 +396,16 @@ const models = [...$("model").options].map(one => one.value);
 const seen = {refused, models, title: document.title, chats: $("chats").innerText, log: $("log").innerHTML};
 """
 FUNCTION = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
+CUSTOM = {"type": "custom", "custom": {"name": "sql"}}
 CALLS = f"""
-$("tools").value = JSON.stringify([{json.dumps(FUNCTION)}]);
+$("tools").value = JSON.stringify([{json.dumps(FUNCTION)}, {json.dumps(CUSTOM)}]);
 $("tools").dispatchEvent(new Event("change"));
 $("message").value = "What is the weather in Reykjavik?";
 $("form").requestSubmit();
 await until(() => document.querySelector("[data-call]"));
-document.querySelector("[data-call]").value = "fog";
+const [weather, rows] = document.querySelectorAll("[data-call]");
+weather.value = "fog";
+rows.value = "no rows";
 document.querySelector("[data-action=results]").click();
 await until(() => $("log").innerText.includes("It is foggy."));
 const seen = {{log: $("log").innerHTML}};
@@ -490,6 +488,18 @@ $("form").requestSubmit();
 await until(() => document.querySelector(".facts")?.textContent);
 const seen = {blocked, problem, chats: $("chats").innerText, log: $("log").innerText};
 """
+WRONG_KEY = """
+const type = key => {
+  $("key").value = key;
+  $("key").dispatchEvent(new Event("change"));
+};
+type("schlüssel ✓");
+await until(() => !$("model").value);
+const told = $("model").innerText, asked = !$("locked").hidden;
+type("");
+await until(() => $("model").value);
+const seen = {told, asked, model: $("model").value};
+"""
 MANY_IMAGES = """
 for (let count = 0; count < 60; count++) {
   const item = document.createElement("li");
@@ -499,54 +509,8 @@ for (let count = 0; count < 60; count++) {
 const send = $("send").getBoundingClientRect(), list = $("attached").getBoundingClientRect();
 const seen = {list: list.height, above: list.top, below: innerHeight - send.bottom};
 """
-TELLS = """
-await fetch("page/seen", {method: "POST", body: JSON.stringify(seen)});
-"""
 
 
-@pytest.fixture
-async def browse(gateway, tmp_path):
-    """Shows the page in a browser and runs a script in it, under the page's policy; gives its `seen`."""
-
-    async def browse(script, window="1300,900"):
-        seen = asyncio.get_running_loop().create_future()
-
-        async def page():
-            real = await gateway.http.get("/")
-            text = real.text.replace("</head>", '<script type="module" src="page/reader.js"></script></head>')
-            policy = real.headers["content-security-policy"]
-            return Response(text, media_type="text/html", headers={"Content-Security-Policy": policy})
-
-        async def reader():
-            return Response(UNTIL + script + TELLS, media_type="text/javascript")
-
-        async def tell(request: Request):
-            seen.set_result(await request.json())
-
-        gateway.app.add_api_route("/read", page)
-        gateway.app.add_api_route("/page/reader.js", reader)
-        gateway.app.add_api_route("/page/seen", tell, methods=["POST"])
-        browser = await asyncio.create_subprocess_exec(
-            *(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}"),
-            *("--remote-debugging-port=0", f"--window-size={window}", f"{gateway.url}/read"),
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
-        ended = asyncio.ensure_future(browser.wait())
-        try:
-            await asyncio.wait((seen, ended), return_when=asyncio.FIRST_COMPLETED)
-            if not seen.done():
-                pytest.skip("Chromium does not run here")
-            return seen.result()
-        finally:
-            if browser.returncode is None:
-                browser.terminate()
-                await ended
-
-    return browse
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
 async def test_a_browser_shows_an_answer_and_keeps_it(browse, tokenizer, backend):
     """A script in the page asks, reloads the page and tells what it sees."""
     encoder = [replace(one, info={**one.info, "bidirectional": True}) for one in leases_of("encoder")]
@@ -559,7 +523,7 @@ async def test_a_browser_shows_an_answer_and_keeps_it(browse, tokenizer, backend
             yield TextChunk(deltas=[TextDelta(text=text, token_ids=[place], finish_reason=reason)])
 
     tokenizer.generate = generate
-    shown = await browse(ASKS_AND_RELOADS)
+    shown = await browse("/", READY + ASKS_AND_RELOADS)
     assert shown["refused"], "the policy does not keep scripts from making HTML"
     assert shown["models"] == ["m"], "an encoder cannot chat"
     assert shown["title"] == "Say <b>it</b> – Quire"
@@ -567,35 +531,41 @@ async def test_a_browser_shows_an_answer_and_keeps_it(browse, tokenizer, backend
     assert ">Say &lt;b&gt;it&lt;/b&gt;</p>" in shown["log"]
     assert "<strong>Bold</strong> &lt;img src=x onerror=" in shown["log"]
     assert "<li>[x](javascript:alert(1))</li>" in shown["log"]
+    assert r"<p>\[ a*b*c \\ \{ d \} \]</p>" in shown["log"]
     assert f"{len(ANSWER)} tokens" in shown["log"]
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
-async def test_a_browser_folds_a_call_and_sends_its_result(browse, tokenizer):
-    """The functions of the settings are offered; what is typed as a call's result comes back with its id."""
+async def test_a_browser_folds_calls_and_sends_their_results(browse, tokenizer):
+    """The tools of the settings are offered; what is typed as a call's result comes back with its id."""
     told = []
 
     async def generate(request, context):
         told.append(request)
         form = AnswerFormat(call_begin=["<tool_call>"], call_end="</tool_call>", call_syntax=JSON_CALLS)
         yield TextChunk(prompt=PromptInfo(tokens=1, format=form))
-        call = '<tool_call>{"name": "get_weather", "arguments": {"city": "Reykjavik"}}</tool_call>'
-        text = call if len(told) == 1 else "It is foggy."
+        calls = (
+            '<tool_call>{"name": "get_weather", "arguments": {"city": "Reykjavik"}}</tool_call>'
+            '<tool_call>{"name": "sql", "arguments": {"input": "select fog"}}</tool_call>'
+        )
+        text = calls if len(told) == 1 else "It is foggy."
         yield TextChunk(deltas=[TextDelta(text=text, token_ids=[7], finish_reason=STOP)])
 
     tokenizer.generate = generate
-    shown = await browse(CALLS)
+    shown = await browse("/", READY + CALLS)
     assert "<details><summary>Call of get_weather</summary>" in shown["log"]
     assert '{"city": "Reykjavik"}' in shown["log"]
     assert "<details><summary>Result of get_weather</summary>" in shown["log"]
-    assert json.loads(told[0].chat.tools) == [FUNCTION]
-    asked, called, result = told[1].chat.messages
-    assert (asked.role, called.role, result.role) == ("user", "assistant", "tool")
-    (call,) = called.tool_calls
-    assert (result.tool_call_id, result.content) == (call.id, "fog")
+    assert "<summary>Call of sql</summary><pre><code>select fog</code></pre>" in shown["log"]
+    assert "<details><summary>Result of sql</summary>" in shown["log"]
+    function, custom = json.loads(told[0].chat.tools)
+    assert (function, custom["function"]["name"]) == (FUNCTION, "sql")
+    asked, called, *results = told[1].chat.messages
+    assert (asked.role, called.role, *(one.role for one in results)) == ("user", "assistant", "tool", "tool")
+    assert [one.tool_call_id for one in results] == [call.id for call in called.tool_calls]
+    assert [one.content for one in results] == ["fog", "no rows"]
+    assert json.loads(called.tool_calls[1].arguments) == {"input": "select fog"}
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
 async def test_a_browser_sends_images_that_are_chosen_pasted_and_dropped(browse, tokenizer, backend, gateway):
     """A large one is reduced, one is removed again, and where there is no room none is kept."""
     seeing = [replace(one, info={**one.info, "images": True}) for one in leases_of("seeing")]
@@ -610,7 +580,7 @@ async def test_a_browser_sends_images_that_are_chosen_pasted_and_dropped(browse,
             pass
 
     gateway.app.state.generator._image_store = Store()
-    shown = await browse(IMAGES)
+    shown = await browse("/", READY + IMAGES)
     assert (shown["blind"], shown["seeing"]) == (True, True)
     assert shown["problem"] == "'text.txt' is no image that this browser reads."
     assert shown["labels"] == ["Remove image 1", "Remove image 2"]
@@ -627,32 +597,31 @@ async def says_so(request, context):
     yield TextChunk(deltas=[TextDelta(text="So.", token_ids=[7], finish_reason=STOP)])
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
 async def test_what_another_tab_says_in_a_conversation_is_not_lost(browse, tokenizer):
     tokenizer.generate = says_so
-    shown = await browse(OTHER_TABS)
+    shown = await browse("/", READY + OTHER_TABS)
     assert "told" in shown["log"]
     assert shown["one"] == ["One", "So.", "told", "not told", "Two", "So."]
     assert shown["late"] == [["Late", "", "at the same time"], ["Late", "So."]]
     assert "So." in shown["shown"]
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
-async def test_a_browser_that_keeps_nothing_shows_the_page(browse, tokenizer, tmp_path):
-    (tmp_path / "Default").mkdir()
-    blocks = {"profile": {"default_content_setting_values": {"cookies": 2}}}
-    (tmp_path / "Default" / "Preferences").write_text(json.dumps(blocks))
+async def test_a_browser_that_keeps_nothing_shows_the_page(browse, blocked, tokenizer):
     tokenizer.generate = says_so
-    shown = await browse(BLOCKED)
+    shown = await browse("/", READY + BLOCKED)
     assert shown["blocked"]
     assert shown["problem"].startswith("This browser lets the page keep nothing")
     assert "Hello" in shown["chats"]
     assert "So." in shown["log"]
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
+async def test_a_browser_asks_again_for_a_key_that_no_header_can_have(browse):
+    shown = await browse("/", READY + WRONG_KEY)
+    assert shown == {"told": "needs a key", "asked": True, "model": "m"}
+
+
 async def test_many_images_leave_room_for_the_message(browse):
-    shown = await browse(MANY_IMAGES, window="390,700")
+    shown = await browse("/", READY + MANY_IMAGES, window="390,700")
     assert shown["list"] > 50
     assert shown["above"] > 0
     assert shown["below"] >= 0

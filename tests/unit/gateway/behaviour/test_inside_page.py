@@ -1,19 +1,14 @@
 """What the page at /inside makes of what it is told. It needs Node.js, and Chromium for the whole page."""
 
-import asyncio
-import shutil
 from functools import partial
 from random import Random
 
 import pytest
-from fastapi import Request, Response
 
 from gateway.upstream.picture import Picture, change_of
 from proto.arrays import pack
 from proto.inside_pb2 import Look
 from tests.support.javascript import evaluated, needs_node
-
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 
 @pytest.fixture
@@ -127,8 +122,6 @@ def test_a_step_in_words(run):
 
 
 READER = """
-const $ = id => document.getElementById(id);
-const until = async done => { while (!done()) await new Promise(next => setTimeout(next, 20)); };
 await until(() => document.querySelector("#requests button") && document.querySelector(".map canvas"));
 document.querySelector("#requests button").click();
 await until(() => document.querySelector("#detail .blocks button"));
@@ -141,12 +134,26 @@ canvas.dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowRight", bubbles: t
 const moved = $("detail").innerText;
 $("show").click();
 const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
-await fetch("page/seen", {method: "POST", body: JSON.stringify({
+const seen = {
   request, moved, text: $("requests").innerText, memory: $("maps").innerText, step: $("step").textContent,
   processes: $("processes").innerText, demo: $("demo").innerText, live: $("live").textContent,
   colours: new Set(new Uint32Array(pixels.buffer)).size,
   wide: document.documentElement.scrollWidth - innerWidth,
-})});
+};
+"""
+WRONG_KEY = """
+await until(() => $("live").textContent === "Live");
+$("key").value = "schlüssel ✓";
+$("key").dispatchEvent(new Event("change"));
+await until(() => !$("problem").hidden);
+await until(() => $("live").textContent !== "Live");
+const seen = {live: $("live").textContent, problem: $("problem").textContent, asked: !$("locked").hidden};
+"""
+BLOCKED = """
+let blocked = false;
+try { sessionStorage; } catch { blocked = true; }
+await until(() => document.querySelector("#requests button"));
+const seen = {blocked, live: $("live").textContent, text: $("requests").innerText};
 """
 
 
@@ -173,44 +180,11 @@ def told():
     return look
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
 @pytest.mark.parametrize("window", ["1300,900", "390,844"])
-async def test_a_browser_shows_blocks_requests_and_steps(gateway, scheduler, tmp_path, window):
+async def test_a_browser_shows_blocks_requests_and_steps(browse, scheduler, window):
     """A script in the page, which keeps the page's policy, chooses things and tells what it sees."""
-    seen = asyncio.get_running_loop().create_future()
-
-    async def page():
-        real = await gateway.http.get("/inside")
-        text = real.text.replace("</head>", '<script type="module" src="page/reader.js"></script></head>')
-        policy = real.headers["content-security-policy"]
-        return Response(text, media_type="text/html", headers={"Content-Security-Policy": policy})
-
-    async def reader():
-        return Response(READER, media_type="text/javascript")
-
-    async def tell(request: Request):
-        seen.set_result(await request.json())
-
     scheduler.looks.put_nowait(told())
-    gateway.app.add_api_route("/read", page)
-    gateway.app.add_api_route("/page/reader.js", reader)
-    gateway.app.add_api_route("/page/seen", tell, methods=["POST"])
-    browser = await asyncio.create_subprocess_exec(
-        *(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}"),
-        *("--remote-debugging-port=0", f"--window-size={window}", f"{gateway.url}/read"),
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    ended = asyncio.ensure_future(browser.wait())
-    try:
-        await asyncio.wait((seen, ended), return_when=asyncio.FIRST_COMPLETED)
-        if not seen.done():
-            pytest.skip("Chromium does not run here")
-        shown = seen.result()
-    finally:
-        if browser.returncode is None:
-            browser.terminate()
-            await ended
+    shown = await browse("/inside", READER, window)
     assert "01234567" in shown["text"]
     assert "preempted" in shown["text"]
     assert "<b>north</b>" in shown["request"]
@@ -223,6 +197,23 @@ async def test_a_browser_shows_blocks_requests_and_steps(gateway, scheduler, tmp
     assert shown["live"] == "Live"
     assert shown["colours"] >= 4
     assert shown["wide"] <= 0, "the page is wider than its window"
+
+
+async def test_a_browser_asks_again_for_a_key_that_no_header_can_have(browse):
+    shown = await browse("/inside", WRONG_KEY)
+    assert shown == {
+        "live": "Not allowed",
+        "problem": "This is no API key: it has characters outside ASCII.",
+        "asked": True,
+    }
+
+
+async def test_a_browser_that_keeps_nothing_shows_the_page(browse, blocked, scheduler):
+    scheduler.looks.put_nowait(told())
+    shown = await browse("/inside", BLOCKED)
+    assert shown["blocked"]
+    assert shown["live"] == "Live"
+    assert "01234567" in shown["text"]
 
 
 @needs_node
