@@ -62,7 +62,7 @@ def router(store: FileStore, most: int) -> APIRouter:
         async def wanted(file_id: str) -> Json | None:
             about = await store.get(tenant, file_id)
             if about is None:  # it has run out, and is not to be looked at by each list
-                await store.delete(tenant, file_id)
+                await store.forget(tenant, file_id)
             return about
 
         return _json(await page_of(asked, partial(store.ids, tenant, asked.get("purpose")), wanted))

@@ -133,6 +133,8 @@ class CountBody(RequestBody):
         text, line = without_volatile(self.system)
         system = [{"role": "system", "content": text}] if text else []
         turns = in_place([*system, *(message for turn in self.messages for message in turn.messages())])
+        if self.messages[-1].role != "assistant" and (not turns or turns[-1]["role"] == "assistant"):
+            turns.append({"role": "user", "content": ""})  # notes alone are the user's turn, too
         if volatile == "last":
             put_last(turns, line)
         fields: Json = {

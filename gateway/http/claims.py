@@ -30,9 +30,12 @@ from typing import Any
 from gateway.errors import BadRequest, Overloaded, Unavailable
 from proto.rpc import BusAway
 from proto.rpc.redis_bus import Line
+from proto.rpc.resp import RedisReplyError
 
 LEASE_SECONDS = 10.0
 """Time after which the claim of a gateway that has died is free."""
+PASSING = ("LOADING", "MASTERDOWN", "READONLY", "CLUSTERDOWN", "TRYAGAIN")
+"""Beginnings of errors of a Redis that starts or takes another's place."""
 AGAIN_SECONDS = 0.5
 """Time between two looks for a Redis that is away."""
 READ_AT_ONCE = 16
@@ -82,7 +85,7 @@ local function count(one, more)
   end
 end
 local function forget(one)
-  count(one, -(redis.call('HGET', base .. 'sizes', one) or 0))
+  count(one, 0 - (redis.call('HGET', base .. 'sizes', one) or 0))  -- and not the negative, which may be -0
   redis.call('HDEL', base .. 'sizes', one)
   redis.call('ZREM', base .. 'ends', one)
   redis.call('ZREM', base .. 'tenant:' .. tenant_of(one), one)
@@ -172,6 +175,10 @@ class ClaimLost(Exception):
     """The answer that was waited for does not come: its owner has given it up, or has died."""
 
 
+class Refused(Unavailable):
+    """Redis is there, and says no: it has no room, for example."""
+
+
 @dataclass(frozen=True)
 class Claims:
     """The keys of one deployment. Methods raise `Unavailable` if Redis cannot be reached."""
@@ -206,7 +213,9 @@ class Claims:
             (found,) = await line.execute(command, block_seconds=seconds)
         except BusAway as error:
             logger.warning("answers under an Idempotency-Key cannot be reached: %s", error)
-            raise Unavailable("The answers under an Idempotency-Key cannot be reached.") from None
+            refused = isinstance(error, RedisReplyError) and not str(error).startswith(PASSING)
+            kind = Refused if refused else Unavailable
+            raise kind("The answers under an Idempotency-Key cannot be reached.") from None
         return found
 
     def follower(self, tenant: str) -> Line:
@@ -296,6 +305,8 @@ async def _lasting(ask: Callable[[], Awaitable[Any]]) -> Any:
     while True:
         try:
             return await ask()
+        except Refused:
+            raise
         except Unavailable:
             if clock() > end:
                 raise

@@ -1,21 +1,26 @@
 """JSON as clients and models write it."""
 
-import json
+import re
 from typing import Any
 
 from pydantic_core import from_json
 
+# Behind an even number of backslashes: a pair of halves, which is a character, or one half.
+_HALVES = re.compile(
+    rb"(?<!\\)(?P<before>(?:\\\\)*+)"
+    rb"(?:\\u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2}|(?P<half>\\u[dD][89a-fA-F][\da-fA-F]{2}))"
+)
+
 
 def value_of(raw: bytes) -> Any:
-    """The value of a JSON text, with whole characters. Raises `ValueError`."""
+    """The value of a JSON text, with U+FFFD for each half of a character. Raises `ValueError`."""
     try:
         return from_json(raw, allow_inf_nan=False)
-    except ValueError as error:
-        try:
-            value = json.loads(raw.decode())  # takes halves of characters
-        except (ValueError, RecursionError):
-            raise error from None
-        return from_json(whole(json.dumps(value, ensure_ascii=False)), allow_inf_nan=False)
+    except ValueError:
+        fixed = _HALVES.sub(lambda found: found["before"] + b"\\ufffd" if found["half"] else found[0], raw)
+        if fixed == raw:
+            raise
+        return from_json(fixed, allow_inf_nan=False)
 
 
 def whole(text: str) -> str:

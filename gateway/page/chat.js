@@ -260,13 +260,16 @@ function fill() {
 function renew() {
   const newer = chats.load(chat.id);
   if (!(newer?.changed > chat.changed)) return;
-  if (running) {
+  if (newer.messages.length === chat.messages.length && newer.leaf === chat.leaf) {
+    chat.settings = newer.settings;
+  } else if (running) {
     chat.id = chats.fresh().id;
     location.replace(`#${chat.id}`);
     return keep(chat);
+  } else {
+    editing = newer.messages[chat.messages.indexOf(editing)] ?? null;
+    chat = newer;
   }
-  editing = newer.messages[chat.messages.indexOf(editing)] ?? null;
-  chat = newer;
   fill();
   refresh();
 }

@@ -13,7 +13,7 @@ const FENCE = /^( *)(`{3,}|~{3,})([^`]*)$/;
 const HEADING = /^ {0,3}(#{1,6})(?: (.*))?$/;
 const QUOTE = /^ {0,3}> ?/;
 const ITEM = /^( *)([-*+]|\d{1,9}[.)])(?: (.*))?$/;
-const FORMULA = /^ *(\\\[|\$\$)(.*)$/;
+const FORMULA = /^ *(\\\[(?!\d+\\\])|\$\$)(.*)$/;  // \[1\] is a number in brackets
 
 export function parse(text) {
   return blocks(text.replaceAll("\r\n", "\n").split("\n"), 0);
@@ -62,6 +62,7 @@ function formula(lines, at) {
     line = lines[++at]?.trim();
     if (!line || line.startsWith("\\[")) return null;
   }
+  if (!own.at(-1).endsWith(end)) return null;  // something follows in its line
   return [node("p", inline(own.join("\n"))), at + 1];
 }
 
@@ -148,7 +149,7 @@ const cells = line =>
 
 // Within a line. No part of it goes over the same characters twice, whatever the text.
 const TOKEN = new RegExp([
-  /(?<formula>\\\((?:[^\\]|\\[^()])+\\\)|\\\[(?:[^\\]|\\[^[\]])+\\\]|\$\$(?:[^$\\]|\\.|\$(?!\$))+\$\$)/,
+  /(?<formula>\\\((?:[^\\]|\\[^()])+\\\)|\\\[(?!\d+\\\])(?:[^\\]|\\[^[\]])+\\\]|\$\$(?:[^$\\]|\\.|\$(?!\$))+\$\$)/,
   /\\(?<escaped>[!-/:-@[-`{-~])/,
   /(?<!`)(?<ticks>`+)(?!`)(?<code>.+?)(?<!`)\k<ticks>(?!`)/,
   /<(?<angled>(?:https?:\/\/|mailto:)[^\s<>]+)>/,

@@ -91,6 +91,15 @@ return files_append(KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4], pieces)
 """
 )
 _DELETE = FILES + "return files_drop(KEYS[1], ARGV[1], ARGV[2])"
+_FORGET = (
+    FILES
+    + """
+local ends = redis.call('ZSCORE', KEYS[1] .. 'ends', ARGV[2] .. ':' .. ARGV[1])
+if not ends or tonumber(ends) <= tonumber(redis.call('TIME')[1]) then
+  files_drop(KEYS[1], ARGV[1], ARGV[2])
+end
+"""
+)
 
 
 class FileStore:
@@ -133,8 +142,8 @@ class FileStore:
     ) -> AsyncGenerator[str, None]:
         """Ids of a tenant's files for a purpose or, if it is None, for all: see `listed`."""
         if purpose is None or purpose in PURPOSES:
-            key = f"{self.base}{purpose or 'of'}:{tenant}"
-            async with aclosing(listed(self._run, key, after, newest_first)) as ids:
+            key, whole = f"{self.base}{purpose or 'of'}:{tenant}", f"{self.base}of:{tenant}"
+            async with aclosing(listed(self._run, key, after, newest_first, whole)) as ids:
                 async for one in ids:
                     yield one
 
@@ -143,6 +152,10 @@ class FileStore:
         if not _ID.fullmatch(file_id):
             return False
         return bool(await self._run("EVAL", _DELETE, 1, self.base, tenant, file_id))
+
+    async def forget(self, tenant: str, file_id: str) -> None:
+        """Delete a file that has run out, by Redis's clock."""
+        await self._run("EVAL", _FORGET, 1, self.base, tenant, file_id)
 
     async def pieces(self, tenant: str, file_id: str) -> AsyncGenerator[bytes, None]:
         """What is in a file."""

@@ -12,13 +12,16 @@ Run = Callable[..., Awaitable[Any]]
 """Gives the reply to a command."""
 
 
-async def listed(run: Run, key: str, after: str | None, newest_first: bool) -> AsyncGenerator[str, None]:
-    """The ids in the sorted set `key`, by their scores. `after`: those behind this one; None: all.
+async def listed(
+    run: Run, key: str, after: str | None, newest_first: bool, whole: str = ""
+) -> AsyncGenerator[str, None]:
+    """The ids in the sorted set `key`, by their scores. `after`: those behind this one; None: all. `whole`:
+    the set of which `key` is a part, and which has `after`; empty: `key` itself.
 
     Raises `BadRequest` if `after` is not among them, and what `run` raises.
     """
     last = None
-    if after is not None and (last := await run("ZSCORE", key, after)) is None:
+    if after is not None and (last := await run("ZSCORE", whole or key, after)) is None:
         raise not_listed(after)
     end, order = ("-inf", ("REV",)) if newest_first else ("+inf", ())
     start = "+inf" if newest_first else "-inf"

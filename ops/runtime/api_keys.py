@@ -97,6 +97,6 @@ def authorization(key: str | None = None) -> dict[str, str]:
     """
     if key is None:
         key = os.environ.get("OPENAI_API_KEY", "").strip()
-    if not (key.isascii() and key.isprintable()):
-        raise LaunchError("OPENAI_API_KEY is no API key: it has characters that a header cannot have")
+        if not (key.isascii() and key.isprintable()):
+            raise LaunchError("OPENAI_API_KEY is no API key: it has characters that a header cannot have")
     return {"Authorization": f"Bearer {key}"} if key else {}

@@ -101,7 +101,9 @@ class ProcessSettings(BaseSettings):
             parts = urlsplit(url)
         except (ValueError, TypeError):
             raise ValueError(_NO_URL) from None
-        if parts.fragment or "@" in parts.path:  # of a password that was not quoted
+        # A fragment, and an @ behind the host, are of a password that was not quoted.
+        own = url.startswith(("redis://", "rediss://", "unix://"))
+        if not own or parts.fragment or (parts.scheme != "unix" and "@" in parts.path):
             raise ValueError(_NO_URL)
         return url
 

@@ -346,10 +346,12 @@ class RedisLink:
         """See `Link.clock`."""
         return asyncio.get_running_loop().time() + self._ahead
 
-    def _told(self, time: Sequence[bytes]) -> None:
-        """What the reply to TIME says: seconds and microseconds."""
+    def _told(self, time: Sequence[bytes], asked: float) -> None:
+        """What the reply to TIME says, seconds and microseconds, that was asked for at `asked` by the event
+        loop's clock. The reply may have waited: what is known already stays as far as it can be true."""
         seconds, micros = map(int, time)
-        self._ahead = seconds + micros / 1e6 - asyncio.get_running_loop().time()
+        told = seconds + micros / 1e6
+        self._ahead = min(max(self._ahead, told - asyncio.get_running_loop().time()), told - asked)
 
     async def take_lease(self, value: bytes, seconds: float) -> None:
         """See `Link.take_lease`."""
@@ -361,11 +363,12 @@ class RedisLink:
         try:
             await connection.execute((group, destroy), REPLY_SECONDS)
             taken = (lease, self._keep_inbox(seconds), ("TIME",))
+            asked = asyncio.get_running_loop().time()
             *_, time = await connection.execute(taken, REPLY_SECONDS)
         except RedisReplyError as error:
             self._control.refused(error)
             raise
-        self._told(time)
+        self._told(time, asked)
         self._leased = value
         for line in (self._control, self._inbox, *self._doors.values()):
             line.belongs_to(connection.history)
@@ -383,8 +386,9 @@ class RedisLink:
         # One that has not changed is renewed in a way that needs no memory: a full Redis allows it.
         same: Command = ("PEXPIRE", self._lease_key, _milliseconds(seconds))
         lease = same if value == self._leased else whole
+        asked = asyncio.get_running_loop().time()
         held, inbox, time = await self._control.execute(lease, self._keep_inbox(seconds), ("TIME",))
-        self._told(time)
+        self._told(time, asked)
         if held and inbox:
             self._leased = value
         return bool(held and inbox)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import hiredis
-from redis.asyncio.connection import parse_url
+from redis.asyncio.connection import SSLConnection, parse_url
 
 from proto.rpc.bounded_reader import BoundedReader
 from proto.rpc.errors import BusAway
@@ -20,6 +20,9 @@ from proto.rpc.errors import BusAway
 Command = tuple[bytes | str | int, ...]
 Replies = list[Any]
 CONNECT_SECONDS = 5.0
+"""Time for all addresses of a name together."""
+ADDRESS_SECONDS = 1.0
+"""Time that one of many has at least."""
 COMING_SECONDS = 5.0
 """A long reply counts as lost if no part of it has come for this time."""
 
@@ -57,7 +60,7 @@ class Connection(asyncio.Protocol):
         where: dict[str, Any] = dict(parse_url(url))
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                connection = await cls._dial(url, where)
+                connection = await cls._dial(where)
                 await connection._greet(where)
         except TimeoutError:
             raise BusAway(f"Redis at {_place(where)} does not answer") from None
@@ -68,13 +71,13 @@ class Connection(asyncio.Protocol):
         return connection
 
     @classmethod
-    async def _dial(cls, url: str, where: dict[str, Any]) -> "Connection":
+    async def _dial(cls, where: dict[str, Any]) -> "Connection":
         loop = asyncio.get_running_loop()
         if path := where.get("path"):
             _, connection = await loop.create_unix_connection(cls, path)
             return connection
         context = None
-        if url.startswith("rediss:"):
+        if where.get("connection_class") is SSLConnection:
             context = ssl.create_default_context(cafile=where.get("ssl_ca_certs"))
             if where.get("ssl_cert_reqs") == "none":
                 context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -84,9 +87,10 @@ class Connection(asyncio.Protocol):
         # Given a name, uvloop's create_connection logs an error if that is not found after it was cancelled.
         problem, name = OSError("it has no address"), None if context is None else host
         addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        seconds = max(ADDRESS_SECONDS, CONNECT_SECONDS / len(addresses))
         for *_, address in addresses:
             try:
-                async with asyncio.timeout(CONNECT_SECONDS / len(addresses)):  # one may lose all packets
+                async with asyncio.timeout(seconds):  # one may lose all packets
                     _, connection = await loop.create_connection(
                         cls, *address[:2], ssl=context, server_hostname=name
                     )

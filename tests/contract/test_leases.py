@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -347,3 +348,16 @@ async def test_a_server_that_takes_no_more_calls_is_the_end_of_its_process(
     await world.serve(node, servicer, echo.add_EchoServicer_to_server)
     with pytest.raises(ZeroDivisionError):
         await asyncio.wait_for(node.failed(), LIMIT)
+
+
+async def test_the_bus_s_clock_is_known_although_replies_wait(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await world.node("server")
+    before = node.link.clock()
+    assert abs(before - time.time()) < 1
+    if hasattr(node.link, "_told"):
+        asked = asyncio.get_running_loop().time() - 2
+        now = node.link.clock()
+        node.link._told((str(int(now - 2)).encode(), b"0"), asked)  # its reply has waited for two seconds
+        assert abs(node.link.clock() - time.time()) < 1

@@ -92,7 +92,11 @@ class Results:
     def add(self, result: Json) -> None:
         """Write a result, in one step. Raises `UsageError`."""
         try:
-            self._file.write(json.dumps(result, ensure_ascii=False).encode(errors="replace") + b"\n")
+            try:
+                line = json.dumps(result, ensure_ascii=False).encode()
+            except UnicodeEncodeError:  # half a character: escaped it stays what it is
+                line = json.dumps(result).encode()
+            self._file.write(line + b"\n")
             self._file.flush()
         except OSError as error:
             raise UsageError(f"{self._path} cannot be written: {error.strerror}") from None

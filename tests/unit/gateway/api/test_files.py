@@ -68,6 +68,7 @@ async def test_a_list_drops_what_has_run_out(clients, line, prefix):
     store = FileStore(line, prefix, seconds=1, tenant_bytes=MOST, all_bytes=MOST)
     file = {"id": f"file-{1:032x}", "expires_at": int(time.time()) - 1, "purpose": "batch"}
     await store.put("a", file)
+    await line.execute(("ZADD", f"{prefix}files:ends", 0, f"{file['id']}:a"))
     assert [one.id async for one in client.files.list()] == []
     (left,) = await line.execute(("KEYS", f"{prefix}files:*"))
     assert left == []

@@ -162,6 +162,17 @@ def test_later_system_messages_are_part_of_what_the_user_says():
     ]
 
 
+def test_notes_alone_are_a_turn_where_the_model_answers_it():
+    note = {"type": "tool_addition", "tool": {"type": "tool_reference", "name": "look"}}
+    (only,) = said(("user", [note]))
+    assert (only["role"], only["content"]) == ("user", "")
+    assert [one["role"] for one in said(("user", "Hi"), ("assistant", "Yes?"), ("user", [note]))] == [
+        "user",
+        "assistant",
+        "user",
+    ]
+
+
 def test_a_text_before_a_result_comes_before_it():
     result = {"type": "tool_result", "tool_use_id": "c", "content": "snow"}
     messages = said(("user", [{"type": "text", "text": "A"}, result, {"type": "text", "text": "B"}]))

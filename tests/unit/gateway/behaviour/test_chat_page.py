@@ -97,6 +97,8 @@ MARKDOWN = {
     r"$$ \int f(x) = a*b*c_i \, dx $$": r"<p>$$ \int f(x) = a*b*c_i \, dx $$</p>",
     "The sum:\n\\[\na \\\\\n- b*c*d \\\\\n+ e\n\\]\n*there*": "<p>The sum:</p><p>\\[<br>a \\\\<br>"
     "- b*c*d \\\\<br>+ e<br>\\]</p><p><em>there</em></p>",
+    "\\[1\\] A *b*\n\\[2\\] C": "<p>[1] A <em>b</em><br>[2] C</p>",
+    "$$x$$ is **bold**\nand goes on": "<p>$$x$$ is <strong>bold</strong><br>and goes on</p>",
     "- $$\n  |x| \\\\\n  - y\n  $$": "<ul><li>$$<br>|x| \\\\<br>- y<br>$$</li></ul>",
     "a \\(b \\\\\nc\\)\\\nd": "<p>a \\(b \\\\<br>c\\)<br>d</p>",
     "\\[*a*\n- b\n\n$$5 and *c*": "<p>[<em>a</em></p><ul><li>b</li></ul><p>$$5 and <em>c</em></p>",
@@ -472,12 +474,21 @@ ask("Two");
 await answers(2);
 const one = texts(stored()[0]);
 $("fresh").click();
+ask("Set");
+const other = stored().find(one => one.title === "Set");
+other.settings.temperature = "0.5";
+other.changed += 1000;
+localStorage.setItem(`quire.chat.${other.id}`, JSON.stringify(other));
+dispatchEvent(new StorageEvent("storage"));
+await answers(1);
+const set = stored().filter(one => one.title === "Set").map(one => [one.settings.temperature, texts(one)]);
+$("fresh").click();
 ask("Late");
 elsewhere("Late", "at the same time");
 dispatchEvent(new StorageEvent("storage"));
 await answers(1);
 const late = stored().filter(one => one.title === "Late").map(texts).sort();
-const seen = {log, one, late, shown: $("log").innerText};
+const seen = {log, one, late, set, shown: $("log").innerText};
 """
 BLOCKED = """
 let blocked = false;
@@ -602,6 +613,7 @@ async def test_what_another_tab_says_in_a_conversation_is_not_lost(browse, token
     shown = await browse("/", READY + OTHER_TABS)
     assert "told" in shown["log"]
     assert shown["one"] == ["One", "So.", "told", "not told", "Two", "So."]
+    assert shown["set"] == [["0.5", ["Set", "So."]]], "a setting makes no conversation of its own"
     assert shown["late"] == [["Late", "", "at the same time"], ["Late", "So."]]
     assert "So." in shown["shown"]
 

@@ -11,6 +11,7 @@ from gateway.http.claims import ENTRY_BYTES, HEAD, KEYS_BYTES, PIECE, Claim, Cla
 from gateway.http.idempotent import PIECE_BYTES
 from proto.rpc import BusAway
 from proto.rpc.redis_bus import Line
+from proto.rpc.resp import RedisReplyError
 
 SIZE = KEYS_BYTES + 2 * ENTRY_BYTES + 101
 """What an answer takes that is made here."""
@@ -103,6 +104,20 @@ async def test_a_redis_that_stays_away_ends_an_answer(
     claim = replace(await claims.take("t", "k", "print"), _claims=replace(claims, line=away))
     with pytest.raises(Unavailable):
         await claim.keep([(HEAD, b"h")])
+
+
+async def test_what_redis_refuses_is_not_asked_again(claims: Claims, prefix: str) -> None:
+    asked = []
+
+    class Full:
+        async def execute(self, *commands, block_seconds=0):  # type: ignore[no-untyped-def]
+            asked.append(commands)
+            raise RedisReplyError("OOM command not allowed" if len(asked) > 1 else "LOADING the dataset")
+
+    claim = replace(await claims.take("t", "k", "print"), _claims=replace(claims, line=Full()))
+    with pytest.raises(Unavailable):
+        await claim.keep([(HEAD, b"h")])
+    assert len(asked) == 2, "while it was loading, and then no more"
 
 
 async def test_a_key_that_is_dropped_is_free(claims: Claims) -> None:

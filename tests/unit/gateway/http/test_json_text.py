@@ -1,6 +1,8 @@
 """JSON with halves of characters, as JavaScript spells a text that was cut between two."""
 
+import contextlib
 import json
+import time
 
 import pytest
 
@@ -16,6 +18,7 @@ from gateway.http.json_text import value_of, whole
         (r'"\ud83d\ude00"', "😀"),
         (r'"\\ud83d"', r"\ud83d"),
         (r'"\\\ud83dé"', "\\\ufffdé"),
+        (r'"\\\\ud83d\ud83d\uDE00\n\udc00\\"', "\\\\ud83d😀\n\ufffd\\"),
         (r'{"\ud83d": [0.1, 123456789012345678901234567890, true, null]}', None),
     ],
 )
@@ -39,6 +42,14 @@ def test_a_character_stands_for_each_half(raw, value):
 def test_what_else_is_no_json_is_refused(raw):
     with pytest.raises(ValueError, match="at line 1"):
         value_of(raw)
+
+
+def test_a_long_hostile_text_takes_no_time():
+    for raw in (b"\\\\" * 10**6, b"\\ud83d\\ude00" * 10**5, b"\\" * (10**6 + 1)):
+        begun = time.perf_counter()
+        with contextlib.suppress(ValueError):
+            value_of(b'"' + raw + b'\\ud83d"')
+        assert time.perf_counter() - begun < 5
 
 
 def test_whole_texts_stay_as_they_are():

@@ -80,10 +80,23 @@ async def test_files_are_listed_by_their_purpose(store: FileStore, line: Line, p
     assert await listed(store, "a", "batch") == ids[::2]
     assert await listed(store, "a", "batch_output") == ids[1::2]
     assert await listed(store, "a", "other") == []
+    behind = [one async for one in store.ids("a", "batch", ids[1], newest_first=False)]
+    assert behind == [ids[2], ids[4]], "behind a file that has another purpose"
     for file in (*made, about(5)):
         await store.delete("a", str(file["id"]))
     (left,) = await line.execute(("KEYS", f"{prefix}*"))
     assert left == []
+
+
+async def test_what_has_not_run_out_is_not_forgotten(store: FileStore, line: Line, prefix: str) -> None:
+    """The gateway that asks has a clock that is ahead."""
+    await store.put("a", about(1))
+    await store.forget("a", str(about(1)["id"]))
+    assert await store.get("a", str(about(1)["id"]))
+    await store.put("a", about(2, seconds=-1))
+    await line.execute(("ZADD", f"{prefix}files:ends", 0, f"{about(2)['id']}:a"))
+    await store.forget("a", str(about(2)["id"]))
+    assert await listed(store, "a") == [about(1)["id"]]
 
 
 async def test_what_has_run_out_is_not_found(store: FileStore) -> None:

@@ -63,6 +63,8 @@ def test_certificates_are_part_of_the_url(tmp_path: Path, monkeypatch: pytest.Mo
                 "redis://::1:8240/0",
                 "redis://host:secret/0",
                 "redis://:secret@host?socket_timeout=abc",
+                "REDISS://:secret@host",
+                " rediss://:secret@host",
             )
         ),
         ({"REDIS_URL_FILE": "/no/such"}, "QUIRE_REDIS_URL_FILE=/no/such: No such file or directory"),

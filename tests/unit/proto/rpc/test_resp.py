@@ -154,6 +154,7 @@ async def test_an_address_that_loses_all_packets_leaves_time_for_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(resp, "CONNECT_SECONDS", 1.0)
+    monkeypatch.setattr(resp, "ADDRESS_SECONDS", 0.1)
     loop = asyncio.get_running_loop()
     connect = loop.create_connection
 

@@ -85,9 +85,10 @@ async def test_half_a_character_is_asked_and_answered(gateway: Gateway, tmp_path
     transport = httpx.MockTransport(gateway.answer)
     with Results(tmp_path / "out") as results:
         async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
-            results.add(await Asker(client).result(Line("a", "/v1/completions", {"prompt": "\ud800"}), "m"))
+            line = Line("\ud800", "/v1/completions", {"prompt": "\ud800"})
+            results.add(await Asker(client).result(line, "m"))
     assert gateway.asked == {"\ud800": 1}
-    assert read(tmp_path / "out")["a"]["response"]["body"] == {"text": "<?>"}
+    assert read(tmp_path / "out")["\ud800"]["response"]["body"] == {"text": "<\ud800>"}
 
 
 async def test_errors_are_results_and_what_is_busy_is_asked_again(gateway: Gateway, tmp_path: Path) -> None:
