@@ -1,8 +1,8 @@
 """Splits a model's text into thoughts, content and calls of functions, as it comes.
 
 A call is delivered when it is complete. A text that has begun like one and is none becomes content, but not a
-call that was cut off. That is too late once a part of the call has been delivered. What comes out depends on
-the text, not on its cuts.
+call that was cut off behind its mark. That is too late once a part of the call has been delivered. What comes
+out depends on the text, not on its cuts.
 """
 
 import re

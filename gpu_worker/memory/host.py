@@ -24,8 +24,8 @@ from gpu_worker.machine.huge_pages import Memory, populate
 from gpu_worker.machine.transfer import indices
 
 PIECE = 16 << 20
-"""Bytes of host memory that are allocated at once, when one of their slots is first used; more on a GPU, if
-blocks are large. Pinning them takes time. It delays no step as long as it takes less than the step before."""
+"""Bytes of host memory that are allocated at once, when one of their slots is first used; more if blocks are
+large. Pinning them takes time. It delays no step as long as it takes less than the step before."""
 
 BUFFER = 16 << 20
 """Bytes of the buffer on the device into which blocks are gathered."""
@@ -54,8 +54,11 @@ def slots_within(memory: int, block_bytes: int, pinned: bool) -> int:
 
 
 def _piece_bytes(block_bytes: int, pinned: bool) -> int:
-    """Bytes of a piece. Of one that is pinned less than an eighth is left over."""
-    return max(PIECE, 1 << (8 * block_bytes - 1).bit_length()) if pinned and block_bytes else PIECE
+    """Bytes of a piece. Of one that is pinned, a power of two, less than an eighth is left over."""
+    piece = PIECE
+    while pinned and (piece < block_bytes or 8 * (piece % max(1, block_bytes)) >= piece):
+        piece *= 2
+    return piece
 
 
 class HostPages:

@@ -163,9 +163,12 @@ def _load_native(
         keeps = frozenset() if form is None else kinds_kept(kernels)
         dtype = dtype or config.dtype or checkpoint.dtype()
         weights = Weights(checkpoint, dtype, device, ranks=ranks, keeps=keeps)
-        if not (config.num_labels or has_head(config, weights)) and _pools(directory):
-            log.info("%s: it has no head, and embeds texts alone", directory)
-            config = replace(config, headless=True)
+        if not (config.num_labels or has_head(config, weights)):
+            if _pools(directory):
+                log.info("%s: it has no head, and embeds texts alone", directory)
+                config = replace(config, headless=True)
+            elif checkpoint.left:  # a model that sees: two keys tie its head, and may differ
+                config = replace(config, tie_word_embeddings=True)
         if has_another_head(config, weights):
             log.info("%s: it has a head of its own, although config.json ties it", directory)
             config = replace(config, tie_word_embeddings=False)

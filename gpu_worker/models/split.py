@@ -92,11 +92,9 @@ class Vocabulary:
 
     def read(self, weights: Weights, name: str, *columns: int) -> Tensor:
         """This rank's rows of a matrix [tokens, columns], or of a bias [tokens]. Rows past the last token
-        repeat it, so that weights that are kept stay so; nobody reads them. A rank of no tokens has zeros."""
-        rows = slice(min(self._first, self._size), min(self._first + self._each, self._size))
+        repeat it, so that weights that are kept stay so; nobody reads them."""
+        rows = slice(min(self._first, self._size - 1), min(self._first + self._each, self._size))
         found = rows.stop - rows.start
-        if not found:
-            return torch.zeros(self._each, *columns, dtype=weights.dtype, device=weights.device)
         table = weights.rows(name, rows, self._size, *columns)
         if found == self._each:
             return table

@@ -100,7 +100,8 @@ _OF_BOTH = ("dtype", "torch_dtype", "quantization_config", "id2label", "num_labe
 """Keys beside `text_config` that hold for the language model too, where `text_config` has none of its own."""
 
 _OF_THE_WHOLE = "tie_word_embeddings"
-"""The head is the whole model's, so its key wins over the one in `text_config`, as in transformers."""
+"""The head is the whole model's, so its key wins over the one in `text_config`, which often has what some
+class takes for usual. Where the checkpoint has no head, it is tied whatever they say."""
 
 _WITHIN = {"language_model.": "", "model.language_model.": "model.", "model.text_model.": "model."}
 """Prefix of the language model's tensors within the whole, in older and newer checkpoints, to their prefix in

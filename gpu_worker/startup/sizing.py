@@ -223,8 +223,8 @@ def add_host_memory(settings: WorkerSettings, runner: Runner, ranks: Ranks) -> N
     blocks = slots_within(memory // ranks.count, runner.host.block_bytes, on_gpu)
     if memory > free or (settings.host_memory and not blocks):
         raise CapacityError(
-            f"QUIRE_HOST_MEMORY is {memory / 2**20:.0f} MiB: a block takes {size / 2**20:.2f} MiB, "
-            f"and {free / 2**20:.0f} MiB are free"
+            f"QUIRE_HOST_MEMORY is {memory / 2**20:.0f} MiB: a block takes {size / 2**20:.2f} MiB"
+            f"{', pinned the next power of two' if on_gpu else ''}, and {free / 2**20:.0f} MiB are free"
         )
     if blocks := ranks.least(blocks):
         runner.host = HostPages(runner.caches, blocks)

@@ -107,7 +107,7 @@ class _Grammar:
             if not all(_is_python_name(part) for part in name.split(".")):
                 raise GrammarError("this model calls functions as in Python, which cannot have this name")
         elif not _NAME.fullmatch(name):
-            raise GrammarError("a name has no quotes, brackets, backslashes or control characters")
+            raise GrammarError('a name has no " \\ < > { } [ ], no control characters, no space at its ends')
         return name
 
     def _arguments(self, function: Function) -> str:
@@ -120,7 +120,8 @@ class _Grammar:
             return self._pairs(schema, not function.strict)
         if "properties" in schema and not schema.keys() & {"$ref", "allOf", "anyOf", "oneOf"}:
             # Who lists the arguments means these. A model would make up more.
-            schema = with_required({"additionalProperties": False} | schema)
+            own = "additionalProperties" in schema
+            schema = schema if own else with_required({**schema, "additionalProperties": False})
         return self._json(schema, not function.strict)
 
     def _names_of(self, schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ _NAME = re.compile(r"\?P?<[A-Za-z_][\w.\[\]]*>")
 _TIMES = re.compile(r"\{(\d+)(,(\d*))?\}")
 _CODE = re.compile(r"x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|[xuU]\{([0-9A-Fa-f]{1,8})\}")
 _PROPERTY = re.compile(r"[pP](?:\{[^}]*\}|[A-Za-z])")
-_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+_PARTS = re.compile(r"\\(?P<escaped>.)|(?P<open>\[\^?\]?)|(?P<close>\])|(?P<dash>-)", re.DOTALL)
 _DIGITS = {"d": "[0-9]", "D": "[^0-9]"}
 
 
@@ -29,9 +29,10 @@ def read_regex(text: str, flags: str = "") -> Node:
 
     Anchors may stand at its ends. Raises `GrammarError` for what no terminal can have.
     """
-    reader = _Reader(plain_digits(text), _Flags().with_(flags, ""))
+    regex = plain_digits(text)
+    reader = _Reader(regex, _Flags().with_(flags, ""))
     node = reader.alternatives()
-    if reader.place < len(text):
+    if reader.place < len(regex):
         raise GrammarError(f"the regex {text[:64]!r} has an unopened group")
     return _without_anchors(node, True, True)
 
@@ -52,7 +53,22 @@ def members(regex: str) -> frozenset[str]:
 
 def plain_digits(regex: str) -> str:
     r"""The expression with `\d` for 0 to 9, as in JSON Schema. To the library it is a digit of any script."""
-    return _ESCAPED.sub(lambda found: _DIGITS.get(found[1], found[0]), regex)
+    parts: list[str] = []
+    depth = opened = at = 0
+    ends = -1
+    """Where the end of a range of characters stands, which no class can be: the library refuses one."""
+    for found in _PARTS.finditer(regex):
+        if found["open"]:
+            depth, opened = depth + 1, found.end()
+        elif found["close"]:
+            depth = max(0, depth - 1)
+        elif found["dash"]:
+            if depth and opened < found.start() and regex[found.start() - 1] != "-":
+                ends = found.end()
+        elif found["escaped"] in _DIGITS and found.start() != ends:
+            parts += (regex[at : found.start()], _DIGITS[found["escaped"]])
+            at = found.end()
+    return "".join((*parts, regex[at:]))
 
 
 def slashed(regex: str) -> str:

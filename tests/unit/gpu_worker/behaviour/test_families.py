@@ -659,6 +659,23 @@ def test_the_language_model_of_one_that_sees(
     assert "text alone is served, 1 other tensors are left" in caplog.text
 
 
+def test_one_that_sees_and_has_no_head_is_tied(models: Any, tmp_path: Path) -> None:
+    """As transformers ties it, whichever of the two keys says so."""
+    found = models("Llama")
+    text = json.loads((found.directory / "config.json").read_text())
+    assert text["tie_word_embeddings"]
+    del text["architectures"]
+    whole = {"architectures": ["LlavaForConditionalGeneration"], "text_config": text, "vision_config": {}}
+    (tmp_path / "config.json").write_text(json.dumps(whole | {"tie_word_embeddings": False}))
+    own = load_file(found.directory / "model.safetensors")
+    tensors = {f"language_model.{name}": tensor for name, tensor in own.items()}
+    assert not any("lm_head" in name for name in tensors)
+    save_file(tensors | {"vision_tower.conv.weight": torch.ones(2, 2)}, tmp_path / "model.safetensors")
+    plain = makers(ReferenceKernels())
+    first, second = (plain.Driver(plain.runner(each)) for each in (found.directory, tmp_path))
+    assert first.generate(first.admit(0, PROMPT), 9) == second.generate(second.admit(0, PROMPT), 9)
+
+
 @pytest.mark.parametrize(("outside", "inside"), [(True, False), (True, None), (False, True), (None, True)])
 def test_the_head_belongs_to_the_whole(tmp_path: Path, outside: bool | None, inside: bool | None) -> None:
     """transformers ties it to the embeddings if the whole model's configuration says so."""

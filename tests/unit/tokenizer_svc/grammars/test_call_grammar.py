@@ -336,10 +336,10 @@ def test_without_a_mark_the_first_character_tells(model: Model, name: str) -> No
 @pytest.mark.parametrize(
     ("name", "function", "said"),
     [
-        ("hermes", Function('f"g', None), "a name has no quotes"),
-        ("glm", Function("f\n", None), "a name has no quotes"),
-        ("gemma4", Function("f{", None), "a name has no quotes"),
-        ("harmony", Function(" f", None), "a name has no quotes"),
+        ("hermes", Function('f"g', None), "a name has no "),
+        ("glm", Function("f\n", None), "a name has no "),
+        ("gemma4", Function("f{", None), "a name has no "),
+        ("harmony", Function(" f", None), "a name has no "),
         ("pythonic", Function("f-g", None), "which cannot have this name"),
         ("pythonic", Function("f", {"properties": {"in": {}}}), "cannot spell the argument 'in'"),
         ("pythonic", Function("f", {"properties": {"\ufb01n": {}}}), "cannot spell the argument '\ufb01n'"),
@@ -432,6 +432,15 @@ def test_a_loose_function_that_lists_no_arguments_takes_any(model: Model) -> Non
         for arguments in ("{}", '{"x": [1]}'):
             assert model.takes(rules, f'[{{"name": "f", "arguments": {arguments}}}]')
         assert not model.takes(rules, '[{"name": "f", "arguments": []}]')
+
+
+def test_a_required_argument_that_is_not_listed_follows_what_the_schema_says_of_such(model: Model) -> None:
+    schema = {"properties": {"a": {"type": "string"}}, "required": ["a", "x"]}
+    counted = Function("f", schema | {"additionalProperties": {"type": "integer"}}, True)
+    rules = CallRules([counted], "json", ThoughtRules("", model.special), required=True)
+    answer = '[{"name": "f", "arguments": {"a": "q", "x": %s}}]'
+    assert model.takes(rules, answer % 1)
+    assert not model.takes(rules, answer % '"str"')
 
 
 @pytest.mark.parametrize("strict", [False, True])

@@ -6,6 +6,7 @@ from ops.model_directory.grammars import GrammarError, Vocabulary
 from tests.unit.tokenizer_svc.grammars.test_grammar_text import TOKENIZER, vocabulary
 from tokenizer_svc.grammars.grammar_text import grammar_text
 from tokenizer_svc.grammars.lark_or_gbnf import lark_of
+from tokenizer_svc.grammars.regex_reader import read_regex
 
 __all__ = ["vocabulary"]
 
@@ -61,6 +62,9 @@ def test_codes_of_characters_in_gbnf(vocabulary: Vocabulary, grammar: str, good:
         (r"[a\D-]", ["a", "-", "٣"], ["7"]),
         (r"\\d", [r"\d"], ["7", r"\7"]),
         (r"(?i:\d)\/\w", ["7/é"], ["٣/é"]),
+        (r"\d-\d[-\d]", ["1-2-", "1-23"], ["1-٣-"]),
+        (r"[\w--\d]", ["a"], ["7"]),
+        (r"[]\d][^]\d]", ["]a", "7a"], ["a]", "77"]),
     ],
 )
 def test_a_digit_is_one_from_0_to_9(
@@ -73,6 +77,15 @@ def test_a_digit_is_one_from_0_to_9(
             tokens = TOKENIZER.encode(text, add_special_tokens=False).ids
             whole = matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
             assert whole is (text in good), text
+
+
+def test_what_is_no_regular_expression_stays_refused(vocabulary: Vocabulary) -> None:
+    for regex in (r"[+-\d]+", r"[\w-\d]", r"\d\d)abc"):
+        with pytest.raises(GrammarError):
+            vocabulary.matcher(grammar_text("regex", regex))
+    for regex in (r"\d\d)abc", r"x\d)", r"\d|x)y"):
+        with pytest.raises(GrammarError, match="unopened"):
+            read_regex(regex)
 
 
 def test_only_regular_expressions_of_a_grammar_are_changed() -> None:
