@@ -48,6 +48,7 @@ from ops.launcher.redis_server import RedisServer, free_port
 from ops.launcher.served import Served
 from ops.launcher.specs import BEHIND, FRONT, Options, service_specs
 from ops.launcher.supervisor import Supervisor
+from ops.runtime.child import Child
 from ops.runtime.process import run
 from proto.rpc import Node
 from proto.worker_pb2 import StepPlan
@@ -134,8 +135,9 @@ async def deployed(
         worker = replace(worker, command=command, environment=own)
         specs = [replace(one, environment={**one.environment, **settings}) for one in (worker, *others)]
 
-        async def buried(*_: object) -> None:
-            raise RuntimeError("a process has died")
+        async def buried(child: Child, status: int) -> None:
+            words = child.last_words()
+            raise RuntimeError(f"{child.spec.name} has died with status {status}; its last words:\n{words}")
 
         supervisor = Supervisor(specs, Path(logs), print, buried, lambda: None)
         async with supervisor.running(BEHIND), supervisor.running(FRONT):
