@@ -38,7 +38,7 @@ from ops.runtime.metrics import METRICS
 from ops.runtime.metrics_store import MetricsStore
 from ops.runtime.process import run
 from proto.rpc import BusAway, Lease, Node, Owner
-from proto.rpc.redis_bus import Line
+from proto.rpc.line import Line
 
 LAST_SECONDS = 5
 """Time in which clients must take the ends of their answers, once all answers have ended."""

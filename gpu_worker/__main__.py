@@ -21,7 +21,7 @@ from ops.runtime.metrics import METRICS
 from ops.runtime.process import run
 from ops.runtime.watchdog import end_at_once
 from proto.rpc import Node, Owner
-from proto.rpc.redis_bus import Line
+from proto.rpc.line import Line
 from proto.worker_pb2_grpc import add_WorkerServicer_to_server
 
 log = logging.getLogger(__name__)

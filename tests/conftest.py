@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
 from ops.launcher.redis_server import RedisServer
-from proto.rpc import node, redis_bus, resp
-from proto.rpc.redis_bus import Line
+from proto.rpc import line, node, redis_bus, resp
+from proto.rpc.line import Line
 
 # Compiled modules are kept, even where the environment says otherwise: tests start hundreds of processes, and
 # one that compiles PyTorch's modules takes twice as long to start.
@@ -37,7 +37,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 # However slow the machine is, its Redis has not gone: nothing that tests run in their process gives it up.
-redis_bus.REPLY_SECONDS = resp.CONNECT_SECONDS = resp.COMING_SECONDS = node.GOODBYE_SECONDS = 60
+line.REPLY_SECONDS = redis_bus.REPLY_SECONDS = resp.CONNECT_SECONDS = resp.COMING_SECONDS = (
+    node.GOODBYE_SECONDS
+) = 60
 
 # Clients of httpx read the certificates of all authorities, and hundreds of tests make one. None needs them.
 httpx._transports.default.create_ssl_context = functools.cache(httpx.create_ssl_context)

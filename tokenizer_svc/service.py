@@ -17,7 +17,7 @@ from ops.runtime.telemetry import Metadata, Waits, calling, carried, served, wit
 from proto.parts import parts_of
 from proto.rpc import BusAway, Node, Resumption
 from proto.rpc.call import TOO_LARGE, Status
-from proto.rpc.redis_bus import Line
+from proto.rpc.line import Line
 from proto.scheduler_pb2 import EmbedTokensRequest, EmbedTokensResponse, GenerateRequest
 from proto.scheduler_pb2_grpc import SchedulerStub
 from proto.tokenizer_pb2 import (

@@ -29,7 +29,7 @@ from typing import Any
 
 from gateway.errors import BadRequest, Overloaded, Unavailable
 from proto.rpc import BusAway
-from proto.rpc.redis_bus import Line
+from proto.rpc.line import Line
 from proto.rpc.resp import RedisReplyError
 
 LEASE_SECONDS = 10.0

@@ -20,7 +20,7 @@ from starlette.types import Message, Send
 from gateway.errors import Overloaded, Unavailable
 from ops.runtime.limits import Limits
 from proto.rpc import BusAway
-from proto.rpc.redis_bus import Line
+from proto.rpc.line import Line
 
 WINDOW = 60
 """Seconds in which an empty bucket is full again."""

@@ -21,7 +21,7 @@ from gateway.upstream.file_store import FILES, FileStore, in_pieces, no_room
 from gateway.upstream.job_queue import HELD, NO_LEASE, Lease, LeaseLost
 from gateway.upstream.listed import listed
 from proto.rpc import BusAway
-from proto.rpc.redis_bus import Line
+from proto.rpc.line import Line
 
 DAY = 86400
 KEPT_SECONDS = 30 * DAY

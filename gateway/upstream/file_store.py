@@ -21,7 +21,7 @@ from typing import Any
 from gateway.errors import Overloaded, Unavailable
 from gateway.upstream.listed import listed
 from proto.rpc import BusAway
-from proto.rpc.redis_bus import Line
+from proto.rpc.line import Line
 
 PIECE_BYTES = 2**16
 PIECES_AT_ONCE = 16

@@ -20,7 +20,7 @@ from typing import Any
 from gateway.behalf import Behalf
 from gateway.errors import Overloaded, Unavailable
 from proto.rpc import BusAway
-from proto.rpc.redis_bus import Line
+from proto.rpc.line import Line
 
 LEASE_SECONDS = 10.0
 """Time after which another gateway takes the job of one that has died."""

@@ -25,7 +25,7 @@ from gateway.upstream.conversation_store import (
 )
 from gateway.upstream.job_queue import HELD, NO_LEASE, Lease, LeaseLost
 from gateway.upstream.stored_room import COMMON, DELETE, MAX_RECORD_BYTES, Room, as_json, run
-from proto.rpc.redis_bus import Line
+from proto.rpc.line import Line
 
 EVENTS_AT_ONCE = 64
 """Events of a stream that are read at once. The last one has the whole response."""

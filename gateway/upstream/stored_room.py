@@ -17,7 +17,7 @@ from typing import Any
 
 from gateway.errors import Unavailable
 from proto.rpc import BusAway
-from proto.rpc.redis_bus import Line
+from proto.rpc.line import Line
 
 MAX_RECORD_BYTES = 8 * 2**20
 """Half of what is read from Redis at once."""

@@ -16,7 +16,7 @@ from ops.runtime.key_store import KeyStore
 from ops.runtime.limits import Limits, LimitsError
 from ops.runtime.settings import named_redis, stream_prefix
 from proto.rpc import BusAway
-from proto.rpc.redis_bus import Line
+from proto.rpc.line import Line
 
 _DESCRIPTION = """\
 Give out API keys, list them, and revoke them. Gateways know of it within a second. From the first

@@ -19,7 +19,7 @@ from ops.runtime.metrics import parse
 from ops.runtime.metrics_store import MetricsStore
 from ops.runtime.settings import named_redis, stream_prefix
 from proto.rpc import BusAway, Lease
-from proto.rpc.redis_bus import Line
+from proto.rpc.line import Line
 
 _DESCRIPTION = """\
 Show the deployments that `quire up` has started on this machine: every process with its id, its

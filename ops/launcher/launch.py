@@ -39,7 +39,7 @@ from ops.runtime.identity import Identity
 from ops.runtime.key_store import KeyStore
 from ops.runtime.leases import Leases
 from ops.runtime.settings import named_redis, stream_prefix
-from proto.rpc.redis_bus import Line
+from proto.rpc.line import Line
 
 OWN_KEY_SECONDS = 86400
 """Time in which a first token must have come, where that needs a key."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from hashlib import sha256
 
 from proto.images_pb2 import ImageFile
-from proto.rpc.redis_bus import Line
+from proto.rpc.line import Line
 
 MAX_IMAGES = 64
 """Images of a request."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pydantic import ValidationError
 
 from ops.runtime.api_keys import Key
-from proto.rpc.redis_bus import Line
+from proto.rpc.line import Line
 
 VERSION = "version"
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from ops.runtime.errors import LaunchError
 from proto.rpc import BusAway, Lease
 from proto.rpc.lease import killed_note
-from proto.rpc.redis_bus import Line
+from proto.rpc.line import Line
 
 NOTE_SECONDS = 600
 """Seconds for which the peers of a process can find out that it was killed."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from ops.runtime import metric_names as names
 from ops.runtime.metrics import METRICS, cpu_seconds, resident_bytes
 from proto.rpc import BusAway, Node, Server
-from proto.rpc.redis_bus import Line
+from proto.rpc.line import Line
 
 WRITE_SECONDS = 5.0
 """Time between two snapshots of a process."""

@@ -20,7 +20,7 @@ from ops.runtime.telemetry import start_traces
 from ops.runtime.trace_sampling import Sampling
 from ops.runtime.watchdog import watch_loop
 from proto.rpc import Node, RedisBus, TaskEnded
-from proto.rpc.redis_bus import Line
+from proto.rpc.line import Line
 
 if TYPE_CHECKING:
     from ops.runtime.metrics_page import MetricsPage

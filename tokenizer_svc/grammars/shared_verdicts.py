@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from proto.rpc import BusAway
 from proto.rpc.errors import MalformedEntry
-from proto.rpc.redis_bus import Line
+from proto.rpc.line import Line
 from proto.rpc.seal import Seal
 from tokenizer_svc.grammars.verdicts import Verdict
 

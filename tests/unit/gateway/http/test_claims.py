@@ -10,7 +10,7 @@ from gateway.http import claims as store
 from gateway.http.claims import ENTRY_BYTES, HEAD, KEYS_BYTES, PIECE, Claim, ClaimLost, Claims
 from gateway.http.idempotent import PIECE_BYTES
 from proto.rpc import BusAway
-from proto.rpc.redis_bus import Line
+from proto.rpc.line import Line
 from proto.rpc.resp import RedisReplyError
 
 SIZE = KEYS_BYTES + 2 * ENTRY_BYTES + 101

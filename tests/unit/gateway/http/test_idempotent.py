@@ -14,7 +14,7 @@ from gateway.errors import Unavailable
 from gateway.http import claims as store
 from gateway.http import idempotent
 from gateway.http.claims import Claims
-from proto.rpc.redis_bus import Line
+from proto.rpc.line import Line
 from proto.sampling_pb2 import NOT_FINISHED, STOP
 from proto.tokenizer_pb2 import PromptInfo, TextChunk, TextDelta
 from tests.unit.gateway.conftest import JSON, PROMPT_TOKENS, FakeBackend, FakeTokenizer, Server, serving

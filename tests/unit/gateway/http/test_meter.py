@@ -10,7 +10,7 @@ from gateway.app import Stores, create_app
 from gateway.errors import Overloaded, Unavailable
 from gateway.http.meter import Meter
 from ops.runtime.limits import Limits
-from proto.rpc.redis_bus import Line
+from proto.rpc.line import Line
 
 ME = "me"
 

@@ -16,7 +16,7 @@ from gateway.upstream.batch_store import BatchStore
 from gateway.upstream.file_store import FileStore
 from gateway.upstream.job_queue import JobQueue
 from gateway.upstream.response_store import ResponseStore
-from proto.rpc.redis_bus import Line
+from proto.rpc.line import Line
 from tests.unit.gateway.conftest import JSON, FakeBackend, FakeTokenizer, serving
 
 MOST = 3

@@ -13,7 +13,7 @@ from gateway.jobs.runner import Runner
 from gateway.upstream.job_queue import Job, JobQueue, LeaseLost
 from ops.runtime.metric_names import JOBS_UNDER_WAY
 from ops.runtime.metrics import METRICS
-from proto.rpc.redis_bus import Line
+from proto.rpc.line import Line
 
 SOMEBODY = Behalf("a", "a", False)
 UNDER_WAY = METRICS.gauge(JOBS_UNDER_WAY, "test")

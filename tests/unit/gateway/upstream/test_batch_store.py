@@ -7,7 +7,7 @@ from gateway.errors import Overloaded
 from gateway.upstream.batch_store import BatchStore
 from gateway.upstream.file_store import FileStore
 from gateway.upstream.job_queue import JobQueue
-from proto.rpc.redis_bus import Line
+from proto.rpc.line import Line
 
 BATCH = {"id": "batch_" + "0" * 32, "output_seconds": 600}
 

@@ -10,7 +10,7 @@ from gateway.upstream import stored_room
 from gateway.upstream.conversation_store import Added, ConversationStore
 from gateway.upstream.response_store import ResponseStore
 from gateway.upstream.stored_room import MAX_ITEMS
-from proto.rpc.redis_bus import Line
+from proto.rpc.line import Line
 
 SIZE = 700
 """More bytes than a conversation or a response without items takes."""

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.errors import Overloaded, Unavailable
 from gateway.upstream.file_store import FileStore, in_pieces
-from proto.rpc.redis_bus import Line
+from proto.rpc.line import Line
 
 
 def about(number: int, seconds: int = 600) -> dict[str, object]:

@@ -5,7 +5,7 @@ import pytest
 from gateway.behalf import Behalf
 from gateway.errors import Overloaded, Unavailable
 from gateway.upstream.job_queue import HELD, Job, JobQueue
-from proto.rpc.redis_bus import Line
+from proto.rpc.line import Line
 
 NORTH, SOUTH = Behalf("north", "digest", True), Behalf("south", "south", False)
 

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.errors import BadRequest
 from gateway.upstream.listed import IDS_AT_ONCE, listed
-from proto.rpc.redis_bus import Line
+from proto.rpc.line import Line
 
 IDS = [f"id{number:04}" for number in range(2 * IDS_AT_ONCE + 5)]
 

@@ -7,7 +7,7 @@ import pytest
 from gateway.errors import TooLarge, Unavailable
 from gateway.upstream import response_store
 from gateway.upstream.response_store import MAX_RECORD_BYTES, ResponseStore
-from proto.rpc.redis_bus import Line
+from proto.rpc.line import Line
 
 ROOM = 4096
 """Bytes of one record with its keys."""

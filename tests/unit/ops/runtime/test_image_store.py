@@ -4,7 +4,7 @@ import pytest
 
 from ops.runtime.image_store import ImageGone, ImageStore, image_file
 from proto.rpc import BusAway
-from proto.rpc.redis_bus import Line
+from proto.rpc.line import Line
 
 IMAGE = bytes(range(256)) * 100
 

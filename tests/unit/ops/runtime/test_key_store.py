@@ -8,7 +8,7 @@ from ops.runtime.api_keys import Key, digest_of, new_secret
 from ops.runtime.key_store import KeyStore
 from ops.runtime.limits import Limits
 from proto.rpc import BusAway
-from proto.rpc.redis_bus import Line
+from proto.rpc.line import Line
 
 
 async def test_keys_are_there_for_all_until_they_are_revoked(line: Line, prefix: str) -> None:

@@ -10,7 +10,7 @@ from ops.runtime.metrics import Metrics, parse
 from ops.runtime.metrics_store import KEPT_SECONDS, MetricsStore, publish
 from proto.rpc import Node, RedisBus
 from proto.rpc.bus import DoorState
-from proto.rpc.redis_bus import Line
+from proto.rpc.line import Line
 
 
 async def test_the_newest_snapshot_is_read_until_it_runs_out(line: Line, prefix: str) -> None:

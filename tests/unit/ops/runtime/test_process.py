@@ -17,7 +17,7 @@ from ops.runtime.metrics import Metrics
 from ops.runtime.metrics_store import MetricsStore
 from ops.runtime.settings import ProcessSettings
 from proto.rpc import MemoryBus, Node, TaskEnded
-from proto.rpc.redis_bus import Line
+from proto.rpc.line import Line
 from proto.rpc.resume import LOST
 from proto.scheduler_pb2 import EmbedTokensRequest, EmbedTokensResponse
 from proto.scheduler_pb2_grpc import SchedulerServicer, SchedulerStub, add_SchedulerServicer_to_server

@@ -7,7 +7,7 @@ import pytest
 
 from ops.launcher.acl import Credentials
 from ops.launcher.redis_server import RedisServer
-from proto.rpc.redis_bus import Line
+from proto.rpc.line import Line
 from proto.rpc.seal import Seal
 from tokenizer_svc.grammars import shared_verdicts as module
 from tokenizer_svc.grammars.shared_verdicts import NAME_BYTES, RedisVerdicts

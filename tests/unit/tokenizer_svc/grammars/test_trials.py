@@ -18,7 +18,7 @@ from ops.launcher.acl import Credentials
 from ops.launcher.redis_server import RedisServer
 from ops.model_directory.grammars import NICENESS, Vocabulary
 from ops.model_directory.settings import SHIPPED_MODEL
-from proto.rpc.redis_bus import Line
+from proto.rpc.line import Line
 from proto.rpc.seal import Seal
 from proto.sampling_pb2 import BeamSearch
 from proto.tokenizer_pb2 import CallShape, Shape, TextRequest, TextSoFar

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from proto.rpc.redis_bus import Line
+from proto.rpc.line import Line
 from proto.rpc.seal import Seal
 from tokenizer_svc.grammars import shared_verdicts as shared
 from tokenizer_svc.grammars import verdicts as module
