@@ -57,11 +57,11 @@ class Scheduling(LoadFileScheduling):
 
     Tests of one file share what the file sets up, so they stay together. So do tests of whole deployments,
     and they come first: two deployments at once would take each other's cores, while one mostly waits, beside
-    processes that compute.
+    processes that compute. That of the alerts waits for nearly all of its time.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        whole = nodeid.startswith(("tests/chaos/", "tests/e2e/"))
+        whole = nodeid.startswith(("tests/chaos/", "tests/e2e/")) and "test_alerts" not in nodeid
         scope: str = "deployments" if whole else super()._split_scope(nodeid)
         return scope
 

@@ -17,10 +17,13 @@ NO_ONEDNN_BFLOAT16 = (
 )
 """Why oneDNN's products cannot be tested in bfloat16; empty where they can."""
 
+ALL = os.environ.get("TEST_KERNELS") == "all"
+"""All that kernels are compiled to is tested. `make cpu-check` asks for it."""
+
 SOME = {*build.supported()[:2], "avx2", "portable"}
-TESTED = [name for name in build.supported() if name in SOME or os.environ.get("TEST_KERNELS") == "all"]
+TESTED = [name for name in build.supported() if name in SOME or ALL]
 """Of this machine's instruction sets those that kernels are tested with, the best first. Others are the best
-of other machines. `make cpu-check` and TEST_KERNELS=all test them all."""
+of other machines."""
 
 WITHOUT_UNITS = [name for name in TESTED if name != "amx"]
 """The same but for matrix units."""

@@ -1,5 +1,5 @@
 """To be imported, before the first launch, by a process that interprets kernels: see `interpreter.py`."""
 
-from tests.support.interpreter import remember_builtins
+from tests.support.interpreter import spare
 
-remember_builtins()
+spare()

@@ -21,12 +21,13 @@ from ops.model_directory.gguf.directory import as_directory
 from tests.support.adapters import write_adapter
 from tests.support.logits import watch_logits
 from tests.support.ranks import Together, same
-from tests.unit.gpu_worker.behaviour.test_families import ALIKE, LENGTH, MODELS, PROMPT, random_model
+from tests.unit.gpu_worker.behaviour.test_families import ALIKE, MODELS, PROMPT, random_model
 from tests.unit.gpu_worker.behaviour.test_gguf import MODELS as GGUF
 from tests.unit.gpu_worker.behaviour.test_gguf import written
 from tests.unit.gpu_worker.conftest import Driver, back_end, llama, make_runner, makers
 
 BEST = build.supported()[0]
+LENGTH = len(PROMPT) + 9
 SIZES = {"num_blocks": 96, "max_model_len": 96, "max_step_tokens": 256}
 SPLIT = {
     **dict.fromkeys(("Llama", "Phi-3", "GPT-2", "GPT-NeoX", "Mixtral", "Qwen2 MoE", "BLOOM", "Falcon"), 2),
@@ -131,7 +132,7 @@ def test_ranks(tmp_path: Path, name: str) -> None:
     driver = Driver(ranks)
     names = ("a", "", "b")
     sequences = [driver.admit(slot, PROMPT, adapter=one) for slot, one in enumerate(names)]
-    driver.mixed_steps(sequences, len(PROMPT) + 9)
+    driver.mixed_steps(sequences, LENGTH)
     for sequence, one in zip(sequences, names, strict=True):
         logits = [logits_of(each, sequence) for each in seen]
         assert same(logits)

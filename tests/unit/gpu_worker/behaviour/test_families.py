@@ -219,7 +219,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "Phi-3, long": (
         "Phi3ForCausalLM",
-        {"rope_parameters": LONG, "original_max_position_embeddings": 64},
+        {"rope_parameters": LONG, "original_max_position_embeddings": 24},
     ),
     "OLMo 2": ("Olmo2ForCausalLM", {}),
     "Gemma": ("GemmaForCausalLM", {"head_dim": 16}),
@@ -601,7 +601,7 @@ OLD: dict[str, dict[str, Any]] = {
     },
     "Phi-3, long": {
         "rope_theta": 10000.0,
-        "original_max_position_embeddings": 64,
+        "original_max_position_embeddings": 24,
         "rope_scaling": {"type": "longrope"} | {key: LONG[key] for key in ("short_factor", "long_factor")},
     },
     "Qwen2, windows": {"layer_types": ..., "rope_theta": 10000.0},

@@ -41,7 +41,7 @@ MARKS = sorted(
     | {f"<{each}:opensource>" for each in ("arg_key", "/arg_key", "arg_value", "/arg_value")}
 )
 END = 256
-SEEDS = 24
+SEEDS = 12
 
 
 class Model:

@@ -8,7 +8,7 @@ import torch
 
 from gpu_worker.kernels.triton.kernels import TritonKernels
 from tests.support.emulated import emulate
-from tests.support.interpreter import remember_builtins
+from tests.support.interpreter import spare
 from tests.unit.gpu_worker.conftest import makers
 
 EMULATED = os.environ.get("TEST_EMULATED")
@@ -21,7 +21,7 @@ elif torch.cuda.is_available():
     # Kernels are compiled there, for memory that is the GPU's: tests/gpu has what runs on it.
     collect_ignore_glob = ["*test_*.py"]
 else:
-    remember_builtins()
+    spare()
 
 
 @pytest.fixture(scope="session")

@@ -32,7 +32,7 @@ def sizes(request, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("sizes")
-@pytest.mark.parametrize(("count", "vocabulary"), [(60, 97), (30, 96), (8, draw.TILE + 70)])
+@pytest.mark.parametrize(("count", "vocabulary"), [(36, 97), (18, 96), (5, draw.TILE + 70)])
 def test_chooses_what_the_reference_chooses(make, count: int, vocabulary: int) -> None:
     """All kinds of parameters, over logits with many ties."""
     scores, slots, known, state = random_step(make, count, vocabulary)
@@ -67,7 +67,7 @@ def test_ties_at_every_edge(make) -> None:
         state.numbers[slot, NUMBERS["top_p"]] = wanted.get("top_p", 1.0)
         state.numbers[slot, NUMBERS["min_p"]] = wanted.get("min_p", 0.0)
         state.integers[slot, INTEGERS["top_k"]] = wanted.get("top_k", 0)
-    for seed in range(6):
+    for seed in range(4):
         state.integers[:, INTEGERS["seed"]] = seed
         arguments = scores, slots, torch.from_numpy(slots).long(), known, state
         found = sample(*arguments).tokens
