@@ -11,6 +11,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 import uvicorn
+from fastapi import FastAPI
 
 from gateway.app import Options, Stores, create_app
 from gateway.errors import Unavailable
@@ -82,11 +83,7 @@ class _Server(uvicorn.Server):
 async def serve(node: Node, settings: GatewaySettings) -> None:
     """Answer HTTP until cancelled. Then answers under way have `settings.stop_seconds` to finish."""
     redis = Line(settings.redis_url)
-    keys = KeyRing(_keys(settings.api_keys_file), KeyStore(redis, settings.stream_prefix))
-    try:
-        settings.check_open(await keys.needed())
-    except Unavailable:
-        raise ConnectionError("the API keys cannot be read: Redis is away") from None
+    keys = await _key_ring(redis, settings)
     connections = ConnectionLimits(
         connections=min(settings.max_connections, _allow_connections() - OTHER_FILES),
         per_address=settings.max_connections_per_address,
@@ -94,44 +91,10 @@ async def serve(node: Node, settings: GatewaySettings) -> None:
     url = http_url(settings.host, settings.port)
     listener = await _listen(node, settings, url)
     images = Line(settings.redis_url)  # its own: files of images would hold up everything else
-    stores = Stores(
-        meter=Meter(redis, settings.stream_prefix, node.id),
-        metrics=MetricsStore(redis, settings.stream_prefix),
-        responses=_store(redis, settings),
-        background=JobQueue(redis, settings.stream_prefix, "response", settings.jobs_per_tenant),
-        batches=BatchStore(redis, settings.stream_prefix, _files(redis, settings)),
-        batch_queue=JobQueue(redis, settings.stream_prefix, "batch", settings.jobs_per_tenant),
-        images=ImageStore(images, settings.stream_prefix),
-        claims=_claims(redis, settings),
-    )
-    options = Options(
-        access=settings.access,
-        answer_timeout=settings.answer_timeout,
-        aliases=settings.aliases,
-        strict_fields=settings.strict_fields,
-        trace_url=settings.trace_url,
-        file_bytes=settings.file_bytes,
-        batch_lines_at_once=settings.batch_lines_at_once,
-        volatile_header=settings.volatile_header,
-    )
-    app = create_app(NodeBackend(node), keys, settings.limits, stores, options)
+    stores = _stores(node, redis, images, settings)
+    app = create_app(NodeBackend(node), keys, settings.limits, stores, _options(settings))
     METRICS.read_by(app.state.generator.read_metrics)
-    config = uvicorn.Config(
-        app,
-        http=protocol(connections),
-        ws=WebSocketProtocol,
-        ws_max_size=MAX_FRAME_BYTES,
-        ws_per_message_deflate=False,
-        lifespan="on",
-        access_log=False,
-        log_config=None,
-        log_level=logging.WARNING,
-        server_header=False,
-        proxy_headers=False,  # anyone on this machine could name any address
-        timeout_keep_alive=int(connections.idle),
-        timeout_graceful_shutdown=LAST_SECONDS,
-    )
-    server = _Server(config)
+    server = _Server(_http_config(app, connections))
     await node.update(url=url)
     async with Owner() as owner:
         serving = owner.own(server.serve([listener]), "the HTTP server")
@@ -154,39 +117,17 @@ async def serve(node: Node, settings: GatewaySettings) -> None:
             images.close()
 
 
-async def _drain(node: Node, drain: Drain, server: uvicorn.Server, url: str, seconds: float) -> None:
-    """Return when all answers have ended, or after `seconds`.
+async def _key_ring(redis: Line, settings: GatewaySettings) -> KeyRing:
+    """The API keys.
 
-    Once another gateway listens at the same address, this one does not listen any more. Until then it does:
-    it answers health checks, and tells clients to try again.
+    Raises `StartError` if a network could ask without a key, `ConnectionError` if they cannot be read.
     """
-    asked_to_stop()
-    end = time.monotonic() + seconds
-    await _find_successor(node, drain, server, url)
-    drain.begun = True
-    await node.update(stopping=True)
-    while (left := end - time.monotonic()) > 0 and not await drain.idle(min(left, LOOK_SECONDS)):
-        await _find_successor(node, drain, server, url)
-
-
-async def _find_successor(node: Node, drain: Drain, server: uvicorn.Server, url: str) -> None:
-    if not drain.replaced and await _others_at(node, url):
-        drain.replaced = True
-        for each in server.servers:
-            each.close()
-
-
-async def _others_at(node: Node, url: str) -> bool:
-    """Whether another gateway of this deployment and machine listens at this address, and is not stopping."""
+    keys = KeyRing(_keys(settings.api_keys_file), KeyStore(redis, settings.stream_prefix))
     try:
-        leases = await node.leases(any_protocol=True)
-    except BusAway:
-        return False
-    return any(
-        _listens(lease, url) and not lease.info.get("stopping")
-        for lease in leases
-        if lease.process_id != node.id
-    )
+        settings.check_open(await keys.needed())
+    except Unavailable:
+        raise ConnectionError("the API keys cannot be read: Redis is away") from None
+    return keys
 
 
 def _keys(path: str) -> dict[str, Key]:
@@ -198,7 +139,21 @@ def _keys(path: str) -> dict[str, Key]:
         raise StartError(f"QUIRE_API_KEYS_FILE={error}") from None
 
 
-def _store(redis: Line, settings: GatewaySettings) -> ResponseStore | None:
+def _stores(node: Node, redis: Line, images: Line, settings: GatewaySettings) -> Stores:
+    prefix, jobs_per_tenant = settings.stream_prefix, settings.jobs_per_tenant
+    return Stores(
+        meter=Meter(redis, prefix, node.id),
+        metrics=MetricsStore(redis, prefix),
+        responses=_responses(redis, settings),
+        background=JobQueue(redis, prefix, "response", jobs_per_tenant),
+        batches=BatchStore(redis, prefix, _files(redis, settings)),
+        batch_queue=JobQueue(redis, prefix, "batch", jobs_per_tenant),
+        images=ImageStore(images, prefix),
+        claims=_claims(redis, settings),
+    )
+
+
+def _responses(redis: Line, settings: GatewaySettings) -> ResponseStore | None:
     """Where responses are kept; None if they are not."""
     if not settings.responses_seconds:
         return None
@@ -234,6 +189,38 @@ def _claims(redis: Line, settings: GatewaySettings) -> Claims | None:
     )
 
 
+def _options(settings: GatewaySettings) -> Options:
+    return Options(
+        access=settings.access,
+        answer_timeout=settings.answer_timeout,
+        aliases=settings.aliases,
+        strict_fields=settings.strict_fields,
+        trace_url=settings.trace_url,
+        file_bytes=settings.file_bytes,
+        batch_lines_at_once=settings.batch_lines_at_once,
+        volatile_header=settings.volatile_header,
+    )
+
+
+def _http_config(app: FastAPI, connections: ConnectionLimits) -> uvicorn.Config:
+    """How the application is served."""
+    return uvicorn.Config(
+        app,
+        http=protocol(connections),
+        ws=WebSocketProtocol,
+        ws_max_size=MAX_FRAME_BYTES,
+        ws_per_message_deflate=False,
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        log_level=logging.WARNING,
+        server_header=False,
+        proxy_headers=False,  # anyone on this machine could name any address
+        timeout_keep_alive=int(connections.idle),
+        timeout_graceful_shutdown=LAST_SECONDS,
+    )
+
+
 def _allow_connections() -> int:
     """Raise the limit on open files, beyond which connections are refused. Returns what it is now."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -266,6 +253,41 @@ async def _listen(node: Node, settings: GatewaySettings, url: str) -> socket.soc
         if error.errno == errno.EADDRINUSE:
             raise StartError(f"port {port} is taken: set QUIRE_PORT to another") from None
         raise StartError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+
+
+async def _drain(node: Node, drain: Drain, server: uvicorn.Server, url: str, seconds: float) -> None:
+    """Return when all answers have ended, or after `seconds`.
+
+    Once another gateway listens at the same address, this one does not listen any more. Until then it does:
+    it answers health checks, and tells clients to try again.
+    """
+    asked_to_stop()
+    end = time.monotonic() + seconds
+    await _find_successor(node, drain, server, url)
+    drain.begun = True
+    await node.update(stopping=True)
+    while (left := end - time.monotonic()) > 0 and not await drain.idle(min(left, LOOK_SECONDS)):
+        await _find_successor(node, drain, server, url)
+
+
+async def _find_successor(node: Node, drain: Drain, server: uvicorn.Server, url: str) -> None:
+    if not drain.replaced and await _others_at(node, url):
+        drain.replaced = True
+        for each in server.servers:
+            each.close()
+
+
+async def _others_at(node: Node, url: str) -> bool:
+    """Whether another gateway of this deployment and machine listens at this address, and is not stopping."""
+    try:
+        leases = await node.leases(any_protocol=True)
+    except BusAway:
+        return False
+    return any(
+        _listens(lease, url) and not lease.info.get("stopping")
+        for lease in leases
+        if lease.process_id != node.id
+    )
 
 
 def _listens(lease: Lease, url: str) -> bool:

@@ -8,7 +8,7 @@ from ops.runtime.drain import LOOK_SECONDS, drain, peers
 from ops.runtime.metrics import METRICS
 from ops.runtime.process import run
 from proto.inside_pb2_grpc import add_InsideServicer_to_server
-from proto.rpc import Lease, Node, Owner
+from proto.rpc import Lease, Node, Owner, Server
 from proto.scheduler_pb2_grpc import add_SchedulerServicer_to_server
 from proto.worker_pb2_grpc import WorkerStub
 from scheduler_svc.engine import Engine
@@ -21,78 +21,98 @@ async def serve(node: Node, settings: SchedulerSettings) -> None:
     """Serve the model's pool until cancelled, and after that until `drain` returns."""
     pool = settings.served_name
     server = node.server(pool=pool, capacity=0)
-
-    offer = {
-        "workers": 0,
-        "stalled": 0,
-        "max_model_len": 0,
-        "adapters": [],
-        "headless": False,
-        "capacity": settings.max_requests,
-    }
-    changed, stranded = asyncio.Event(), asyncio.Event()
-
-    def announce(workers: int, max_model_len: int) -> None:
-        # Without a worker, calls are better left at the door: another replica may have one.
-        server.set_capacity(settings.max_requests if workers else 0)
-        offer.update(workers=workers, stalled=engine.stalled, max_model_len=max_model_len)
-        offer.update(adapters=engine.fleet.adapters, headless=engine.fleet.headless)
-        changed.set()
-        if not workers:
-            stranded.set()
-
-    async def publish() -> None:
-        while True:
-            await changed.wait()
-            changed.clear()
-            await node.update(**offer)
-
-    async def hand_over_when_stranded() -> None:
-        # Without a worker calls only wait here, while another scheduler that has one could go on with them.
-        while True:
-            await stranded.wait()
-            stranded.clear()
-            while not offer["workers"]:
-                if server.busy and any(each.info.get("workers") for each in await peers(node, server.door)):
-                    engine.hand_over()
-                await asyncio.sleep(LOOK_SECONDS)
-
-    asked = asyncio.Event()
-
-    async def record_when_asked() -> None:
-        while True:
-            await asked.wait()
-            asked.clear()
-            await engine.record()
-
-    def enough(others: Sequence[Lease]) -> bool:
-        # A scheduler that has no worker gets one of ours when we end; without a worker our calls only wait.
-        return any(not (offer["workers"] and each.info.get("workers")) for each in others)
-
-    engine = Engine(WorkerStub(node.channel(pool=pool)), settings, announce, node.fail)
+    workers = _Workers(node, server, settings)
+    engine = workers.engine
     METRICS.read_by(engine.read_metrics)
     add_SchedulerServicer_to_server(SchedulerService(engine), server)
     inside = node.server(pool=pool, capacity=MOST_WATCHERS)
     add_InsideServicer_to_server(InsideService(engine, node.id), inside)
+    record = asyncio.Event()
     if settings.recordings is not None:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, asked.set)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, record.set)
         await node.update(recordings=str(settings.recordings.absolute()))
-    await node.update(model=pool, **offer)
+    await node.update(model=pool, **workers.offer)
     await server.start()
     await inside.start()
     async with Owner(node.fail) as owner:
         owner.own(engine.run(), "what serves the workers")
-        owner.own(publish(), "what announces the workers")
-        owner.own(hand_over_when_stranded(), "what hands calls over when there is no worker")
-        owner.own(record_when_asked(), "what writes recordings")
+        owner.own(workers.publish(), "what announces the workers")
+        owner.own(workers.hand_over_when_stranded(), "what hands calls over when there is no worker")
+        owner.own(_record_when_asked(engine, record), "what writes recordings")
         try:
             await owner.ended()
         except asyncio.CancelledError:
-            await drain(node, server, settings.stop_seconds, enough)
+            await drain(node, server, settings.stop_seconds, workers.better_elsewhere)
             raise
         finally:
             await inside.stop(None)
             await server.stop(None)
+
+
+class _Workers:
+    """The engine, and what follows from its workers: what the lease says, and where calls should run."""
+
+    def __init__(self, node: Node, server: Server, settings: SchedulerSettings) -> None:
+        self._node, self._server, self._capacity = node, server, settings.max_requests
+        stub = WorkerStub(node.channel(pool=settings.served_name))
+        self.engine = Engine(stub, settings, self._announce, node.fail)
+        self.offer = {
+            "workers": 0,
+            "stalled": 0,
+            "max_model_len": 0,
+            "adapters": [],
+            "headless": False,
+            "capacity": settings.max_requests,
+        }
+        """What the process's lease says of its workers."""
+        self._changed, self._stranded = asyncio.Event(), asyncio.Event()
+
+    def _announce(self, workers: int, max_model_len: int) -> None:
+        # Without a worker, calls are better left at the door: another replica may have one.
+        self._server.set_capacity(self._capacity if workers else 0)
+        fleet = self.engine.fleet
+        self.offer.update(workers=workers, stalled=self.engine.stalled, max_model_len=max_model_len)
+        self.offer.update(adapters=fleet.adapters, headless=fleet.headless)
+        self._changed.set()
+        if not workers:
+            self._stranded.set()
+
+    async def publish(self) -> None:
+        """Keep the lease up to date."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            await self._node.update(**self.offer)
+
+    async def hand_over_when_stranded(self) -> None:
+        """Give all calls up while there is no worker here, and another scheduler has one.
+
+        Here they would only wait. Their callers make them anew at the other one.
+        """
+        while True:
+            await self._stranded.wait()
+            self._stranded.clear()
+            while not self.offer["workers"]:
+                if self._server.busy and await self._peer_has_worker():
+                    self.engine.hand_over()
+                await asyncio.sleep(LOOK_SECONDS)
+
+    async def _peer_has_worker(self) -> bool:
+        return any(each.info.get("workers") for each in await peers(self._node, self._server.door))
+
+    def better_elsewhere(self, others: Sequence[Lease]) -> bool:
+        """Whether calls are better handed over than finished, while this process stops: see `drain.Enough`.
+
+        A scheduler that has no worker gets one of ours when we end; without a worker our calls only wait.
+        """
+        return any(not (self.offer["workers"] and each.info.get("workers")) for each in others)
+
+
+async def _record_when_asked(engine: Engine, asked: asyncio.Event) -> None:
+    while True:
+        await asked.wait()
+        asked.clear()
+        await engine.record()
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Images within the text of a message.
 
-What a message says is one text all the way through the gateway. An image in it is spelled as its data URL
-between two control characters, so that it survives whatever becomes of the text. Only when a request goes to
-the tokenizer service are its texts taken apart, see `taken_out`. A client that writes these characters itself
-has written an image.
+In the gateway the content of a message is one string. An image in it is its data URL between two control
+characters. So it keeps its place when the string is cut or joined with others. `taken_out` takes the images
+out of the string when a request goes to the tokenizer service. If a client writes these characters in a text,
+what is between them counts as an image.
 """
 
 import asyncio

@@ -53,7 +53,7 @@ class Compared(RequestBody):
     """Texts that are compared: by their embeddings, or in pairs by a cross-encoder."""
 
     names: ClassVar[dict[str, str]] = {}
-    """Fields that have texts, by their names in tokenizer.proto."""
+    """The names of fields here by their names in tokenizer.proto, where an error may name one."""
 
     pooling: Pooling = None
     truncate_prompt_tokens: Truncation = None

@@ -262,7 +262,7 @@ def _mode(choice: object) -> object:
 
 
 def allowed_names(choice: object) -> set[str] | None:
-    """Names of the functions that a `tool_choice` of type allowed_tools allows; None if it is no such."""
+    """Names of the functions that a `tool_choice` of type allowed_tools allows; None for other types."""
     allowed = choice.get("allowed_tools") if isinstance(choice, dict) else None
     tools = allowed.get("tools") if isinstance(allowed, dict) else None
     if not isinstance(tools, list):
@@ -273,7 +273,7 @@ def allowed_names(choice: object) -> set[str] | None:
 
 
 def call_shape(tools: Sequence[Json], choice: object, parallel: bool) -> CallShape | None:
-    """Which calls an answer may have; None if any will do. `tools`: those that are offered.
+    """Rules for the calls of an answer; None if any call is allowed. `tools`: the tools of the request.
 
     Raises `BadRequest` if a call is demanded that cannot be made.
     """

@@ -8,10 +8,11 @@ makes no more calls than that, and shares them out among tenants, and within a t
   The more tenants there are, the less each may hold, so that something is free for a tenant that comes.
 - A user counts as well: in this comparison an eighth of what the request's user holds is added to what its
   tenant holds. So one user of a tenant cannot hold all that the tenant may hold.
-- An answer may have no end, so the first tenants could keep all places for ever. A tenant's share is what
-  all would hold by the first rule: all places, divided by the number of tenants and one more. A request of a
-  tenant below its share starts at once. If nothing is free, a call of the tenant that holds most, and more
-  than its share, is paused for it. A paused call goes on with what it has as soon as any place is free.
+- An answer may have no end, so the first tenants could keep all places for ever. So each has a share:
+  the number of places, divided by one more than the number of tenants. By the first rule they would all come
+  to hold that much. A request of a tenant below its share starts at once. If no place is free, a call is
+  paused for it: one of the tenant that holds most, if that is more than its share. A paused call goes on with
+  what it has as soon as a place is free.
 - Other requests wait. Tenants have their turns one after the other, and so have the users of a tenant.
 - The room to wait in is shared out by the first rule. A request that finds none is refused at once, unless
   nothing of its tenant waits.

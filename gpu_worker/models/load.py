@@ -185,8 +185,8 @@ def _load_native(
         if adapters is not None:
             count, size = len(adapters.names), adapters.nbytes / 2**20
             log.info("LoRA adapters: %d, %.1f MiB beside the weights", count, size)
-        headless = config.tie_word_embeddings or not config.has_lm_head
-        tied = (f"{config.family.names.head}.weight",) if headless else ()
+        head_is_spare = config.tie_word_embeddings or not config.has_lm_head
+        tied = (f"{config.family.names.head}.weight",) if head_is_spare else ()
         ignored = (*_DERIVED, *ENDS, *UNUSED, *tied)  # scales are read if the format of the pages has them
         unread = (name for name in checkpoint.unread() if not name.startswith(config.unused))
         unknown = checkpoint.unaccounted(unread, ignored)

@@ -1,15 +1,17 @@
-"""A trial when a model of transformers is loaded: what it computes on pages is what its own code computes.
+"""A trial at the loading of a model of transformers: does it give the same numbers with Quire's attention?
 
-The model answers one prompt twice. First its own code does, with its own attention and masks, all tokens at
-once. Then it does as in service: attention is Quire's, the prompt comes in chunks and then token by token,
-and each step has tokens of another sequence beside it. Hidden states and logits (of a classifier: of labels)
-must be the same. So a model whose attention is not what it told Quire's function (another mask, several calls
-in a layer, a state of its own) is refused when it is loaded, instead of giving other tokens later.
+The model computes one prompt twice. The first time it uses its own attention and masks, and has all tokens at
+once. The second time it computes as in service: attention is Quire's, the prompt comes in chunks and then
+token by token, and each step has tokens of another sequence, too. Hidden states and logits (a classifier's
+logits of labels) must be the same. They are not if the model's attention does something that Quire's is not
+told of: another mask, several calls in a layer, a state of its own. Such a model is refused at its loading.
+Without the trial it would give wrong tokens later.
 
-Only as many layers compute as there must be for one of each kind, so that the trial is short.
+The trial is short: only as many layers compute as are needed to have one of each kind.
 
-In a type of lower precision rounding alone may lead elsewhere, such as to other experts. Two forms of
-transformers' own attention then differ as much. So what differs there is tried again in float32.
+In a type of lower precision, rounding alone may change a result, for example by the choice of another expert.
+Two forms of transformers' own attention differ as much. So a model that fails in such a type is tried again
+in float32.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,11 +27,11 @@ from gpu_worker.kernels.attention import AttentionSpec
 from gpu_worker.models.classification import classification_head, own_scores, unpadded
 
 SHORTEST, LONGEST = 48, 1024 + 48
-"""Tokens of the prompt: as many as cross the longest window, within these bounds."""
+"""Tokens of the prompt, at least and at most. Within these bounds it is longer than the longest window."""
 STEPS = (0.5, 0.4)
 """Shares of the prompt that the first steps compute."""
 ALONE = 3
-"""Tokens after these that are computed one by one. One more step has what is left."""
+"""Tokens that are computed one by one after these steps. One more step has the rest."""
 BESIDE = 5
 """Tokens of the other sequence in each step."""
 EXACT = 1e-3

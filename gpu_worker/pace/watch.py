@@ -9,7 +9,7 @@ from gpu_worker.machine.cores import granted
 from gpu_worker.machine.rates import Rates
 from gpu_worker.models.config import ModelConfig
 from gpu_worker.models.work import ITEM_BYTES, Work, is_known, work
-from gpu_worker.pace.pace import Pace, Slow
+from gpu_worker.pace.pace import SLOW, Pace, Slow
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.step.plan import Plan
 from gpu_worker.step.runner import Runner
@@ -53,7 +53,7 @@ def pace_of(
 
     def say(slow: Slow | None) -> None:
         if slow is None:
-            log.info("steps are within 3 times their floors again")
+            log.info("steps are within %g times their floors again", SLOW)
             note("")
         else:
             log.warning("%s", line(slow, hints))

@@ -43,21 +43,21 @@ class _Traced:
     span: LightSpan
     new: NewSlot
     plan: StepPlan
-    """The one that brought it."""
+    """The plan that brought the sequence."""
     known: int
     """Number of tokens that the sequence had when it got its slot. Rows that begin before are its prefill."""
     prefilled: bool = False
-    """A row of its prefill's last tokens has been planned, so that none of the next ones is looked at."""
+    """The prefill has ended: a row that begins behind it has been planned."""
     steps: int = 0
-    """Its steps so far, those of its prefill left out."""
+    """Number of its steps so far, without those of its prefill."""
     seconds: float = 0.0
-    """Of these steps."""
+    """Time that these steps took together."""
     longest: float = 0.0
     """Seconds of its longest step."""
     shown: int = 0
     """Steps that have spans."""
     kept: "list[_Shown]" = field(default_factory=list)
-    """Those of them whose spans have not been made."""
+    """Steps whose spans are made only if the trace is sent."""
 
     @property
     def mean(self) -> float:

@@ -14,10 +14,10 @@ to it. A load has about as many requests as are otherwise answered in the five s
 computing   the shipped model is computed on this machine. The CPU time of the model's threads differs by some
             percent from load to load, which is more than traces cost.
 paced       nothing is computed, the worker does everything else (`ops.bench.paced`). CPU time that traces add
-            is seen there in each process. Its sum, as a part of all CPU time of a request whose model is
-            computed, is what traces cost. All processes become slower and faster together, by a tenth and for
-            seconds, with what else the host of a virtual machine does. So their CPU time is held against that
-            of this process's thread that puts the load, which traces do not concern.
+            is seen there in each process. What traces cost is its sum over the processes, as a part of all
+            CPU time of a request whose model is computed. Other work on the host of a machine makes all
+            processes slower by a tenth for some seconds. So their CPU time is divided by that of the thread
+            that sends the load: it belongs to this process, and traces cost it nothing.
 
 Writes ops/bench/results/traces.json. Some five minutes.
 """

@@ -12,9 +12,9 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
+from ops.launcher.leases import Leases
 from ops.launcher.record import recorded
 from ops.runtime.address import without_password
-from ops.runtime.leases import Leases
 from ops.runtime.settings import named_redis, stream_prefix
 from proto.rpc import Lease
 

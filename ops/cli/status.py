@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 
 from ops.cli.load import Load, in_words, load_of
+from ops.launcher.leases import Leases
 from ops.launcher.record import Deployment, recorded
 from ops.runtime.address import without_password
-from ops.runtime.leases import Leases
 from ops.runtime.metric_names import BY_NAME
 from ops.runtime.metrics import parse
 from ops.runtime.metrics_store import MetricsStore

@@ -14,6 +14,7 @@ from typing import Any
 from ops.launcher.acl import OPERATOR, ROLES, Credentials
 from ops.launcher.found import describe
 from ops.launcher.kept_keys import kept
+from ops.launcher.leases import Leases
 from ops.launcher.out_of_memory import OutOfMemory
 from ops.launcher.progress import Progress
 from ops.launcher.ready import first_answer, wait_ready
@@ -37,7 +38,6 @@ from ops.runtime.child import Child, Spec
 from ops.runtime.errors import LaunchError, UsageError
 from ops.runtime.identity import Identity
 from ops.runtime.key_store import KeyStore
-from ops.runtime.leases import Leases
 from ops.runtime.settings import named_redis, stream_prefix
 from proto.rpc.line import Line
 

@@ -6,9 +6,9 @@
     client ◀──PROBE── server      the same the other way round; for a call that it does not know: CANCEL
     client ─────────▶ door        a call that nobody has accepted: is its opening entry still there?
 
-A process asks about each call of which it has heard nothing since its last round of probes. All that it asks
-another process is one entry. Who is asked about a call that is in order need not answer: a process that is
-gone shows by its lease, and a probe that is lost is followed by the next one.
+In each round a process asks about the calls of which it has heard nothing since the round before. All its
+questions to another process are one entry. There is no answer about a call that is in order. Silence is no
+danger: the end of a process shows by its lease, and after a probe that is lost comes the next one.
 """
 
 from collections.abc import Awaitable, Callable, Iterable

@@ -364,18 +364,18 @@ class Server:
         return next((handler for handler in found if handler is not None), None)
 
     def ended(self, call: ServerCall) -> None:
-        """See `Owner`."""
+        """See `Host`."""
         self._recent.add((call.client, call.number))
         self._node.serving.pop((call.client, call.number), None)
 
     def progressed(self, call: ServerCall) -> None:
-        """See `Owner`."""
+        """See `Host`."""
         if call is self._suspect:
             self._suspect = None
             self._next_suspect()
 
     def released(self, call: ServerCall) -> None:
-        """See `Owner`."""
+        """See `Host`."""
         self._calls.discard(call)
         if isinstance(call, SuspectCall):
             with contextlib.suppress(ValueError):

@@ -24,7 +24,7 @@ MAX_DETAILS = 4096
 EXPIRED = Status(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
 
 
-class Owner(Protocol):
+class Host(Protocol):
     """The server that a call belongs to."""
 
     @property
@@ -43,14 +43,14 @@ class Owner(Protocol):
 class ServerCall(ServicerContext):  # type: ignore[misc]
     """One call that this process has accepted."""
 
-    def __init__(self, owner: Owner, client: str, epoch: int, opening: Frame, waited: float) -> None:
+    def __init__(self, host: Host, client: str, epoch: int, opening: Frame, waited: float) -> None:
         """`waited`: seconds that the call was at the door."""
         self.client, self.client_epoch = client, epoch
         """The caller's process id, and its epoch when it called."""
         self.number = opening.call
         self.method = opening.open.method
         self.inflow = Inflow()
-        self._owner, self._outbox = owner, owner.outbox
+        self._host, self._outbox = host, host.outbox
         self._metadata: Pairs = from_pairs(opening.metadata)
         self._loop = asyncio.get_running_loop()
         self._deadline: float | None = None
@@ -74,7 +74,7 @@ class ServerCall(ServicerContext):  # type: ignore[misc]
     def start(self, handler: grpc.RpcMethodHandler) -> None:
         """Run the handler. Its first step comes before the turn's end: a quick answer goes with ACCEPT."""
         self._task = asyncio.ensure_future(self._run(handler))
-        self._task.add_done_callback(lambda _: self._owner.released(self))
+        self._task.add_done_callback(lambda _: self._host.released(self))
         if self._deadline is not None:
             self._timer = self._loop.call_at(self._deadline, self.end, EXPIRED)
         self._say(ACCEPT)
@@ -82,7 +82,7 @@ class ServerCall(ServicerContext):  # type: ignore[misc]
     def refuse(self, status: Status) -> None:
         """End the call without running anything."""
         self._finish(status)
-        self._owner.released(self)
+        self._host.released(self)
 
     async def _run(self, handler: Any) -> None:
         try:
@@ -174,7 +174,7 @@ class ServerCall(ServicerContext):  # type: ignore[misc]
         self.inflow.close()
         if self._timer is not None:
             self._timer.cancel()
-        self._owner.ended(self)
+        self._host.ended(self)
         callbacks, self._callbacks = self._callbacks, []
         loop = asyncio.get_running_loop()
         for callback in callbacks:
@@ -322,8 +322,8 @@ class SuspectCall(ServerCall):
     does: otherwise a handler that ends the process at once would look like one that has not begun.
     """
 
-    def __init__(self, owner: Owner, client: str, epoch: int, opening: Frame, waited: float) -> None:
-        super().__init__(owner, client, epoch, opening, waited)
+    def __init__(self, host: Host, client: str, epoch: int, opening: Frame, waited: float) -> None:
+        super().__init__(host, client, epoch, opening, waited)
         self.turn = asyncio.Event()
         """Set when the handler may run."""
 
@@ -341,7 +341,7 @@ class SuspectCall(ServerCall):
 
     def _send(self, body: bytes) -> None:
         super()._send(body)
-        self._owner.progressed(self)
+        self._host.progressed(self)
 
 
 class Requests:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from ops.launcher.acl import rules
+from ops.launcher.leases import Leases
 from ops.runtime.health import check
-from ops.runtime.leases import Leases
 from proto.rpc import BusAway, Node, RedisBus
 from proto.rpc.bus import door_of
 from tests.contract.conftest import DEBIAN, LEASE, LIMIT

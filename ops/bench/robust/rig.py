@@ -19,6 +19,7 @@ import redis.asyncio
 from ops.bench.robust.leaks import unaccepted
 from ops.bench.robust.proxy import Proxy
 from ops.launcher.acl import OPERATOR, ROLES, Credentials, digest
+from ops.launcher.leases import Leases
 from ops.launcher.ready import first_answer, wait_ready
 from ops.launcher.redis_server import RedisServer, free_port
 from ops.launcher.specs import BEHIND, FRONT, REDIS, Options, service_specs
@@ -26,7 +27,6 @@ from ops.launcher.supervisor import Supervisor
 from ops.launcher.welcome import FIRST_REQUEST
 from ops.runtime.child import Child, Spec
 from ops.runtime.identity import Identity
-from ops.runtime.leases import Leases
 
 PREFIX = "quire:"
 ADMIN = "breaker"

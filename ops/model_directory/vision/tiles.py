@@ -110,7 +110,7 @@ class SplitVision(UsualVision):
         return math.ceil(pixels / self.tile)
 
     def _edge(self, side: int) -> int:
-        """Pixels of the longer side of an image that has so many tiles at it."""
+        """Pixels of the longer side of an image, if `side` tiles lie along it."""
         return min(side * self.tile, self.longest)
 
     def _cut(self, width: int, height: int, edge: int) -> Grid:

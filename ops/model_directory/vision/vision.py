@@ -58,10 +58,10 @@ class Vision(Protocol):
 
     @property
     def largest(self) -> tuple[int, int]:
-        """Width and height, in pixels, of an image in which as much is seen as in any."""
+        """Width and height, in pixels, of an image that becomes the largest number of tokens."""
 
     def grid(self, width: int, height: int, low_detail: bool = False) -> Grid:
-        """What is seen in an image of so many pixels. Raises `ImageError`."""
+        """The grid of an image of `width` by `height` pixels: how it is cut. Raises `ImageError`."""
 
     def size(self, grid: Grid) -> tuple[int, int] | None:
         """Width and height, in pixels, to which the image is brought; None: the image processor does that."""

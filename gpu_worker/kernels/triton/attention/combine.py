@@ -1,4 +1,4 @@
-"""The second pass of attention: what several stretches of a context gave becomes one result.
+"""The second pass of attention: the results for several stretches of a context become one.
 
     partials   float32 [splits, tokens, heads, head_dim]    each stretch's weighted mean of values
     logsums    float32 [splits, tokens, heads]              log2 of its sum of weights; -inf: it was empty
@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 MOST_TOGETHER = 16
-"""Stretches that a program has before it at a time: what its registers hold."""
+"""Stretches that a program reads at a time: as many as its registers hold."""
 
 
 @triton.jit(do_not_specialize=["rows_in_step"])
@@ -27,8 +27,8 @@ def combine(
 ):
     """Grid: heads of all tokens.
 
-    partials and logsums as above, of `rows_in_step` tokens times heads; out [tokens, heads, DIM]. SPLITS:
-    stretches of each, TOGETHER: those that are read at a time; both are powers of two.
+    partials and logsums as above, with `rows_in_step` = tokens * heads; out [tokens, heads, DIM]. SPLITS:
+    number of stretches. TOGETHER: number of stretches that are read at a time. Both are powers of two.
     """
     row = tl.program_id(0).to(tl.int64)
     dims = tl.arange(0, DIM_PADDED)
@@ -48,7 +48,7 @@ def combine(
 
 
 def combined(partials: Tensor, logsums: Tensor, out: Tensor) -> None:
-    """Fill in `out`, of which the launch's rows begin at the first: [tokens, heads, head_dim]."""
+    """Write the results to the first rows of `out`, [tokens, heads, head_dim]."""
     splits, rows, dim = partials.shape
     padded = triton.next_power_of_2(max(16, dim))
     combine[(rows,)](

@@ -24,7 +24,7 @@ from torch import Tensor
 FEW = 32
 """Pairs that a program compares with each other. One warp does it: for more, that takes too long."""
 CHUNK, MANY = 1024, 8192
-"""Pairs that a program reads at a time, of at most so many and of more."""
+"""Pairs that a program reads at a time: CHUNK if there are no more pairs than that, or else MANY."""
 
 
 @dataclass(frozen=True, slots=True)

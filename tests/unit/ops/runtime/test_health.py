@@ -13,9 +13,9 @@ import pytest
 import redis
 
 from ops.launcher.acl import CHAIN, Credentials
+from ops.launcher.leases import Leases
 from ops.launcher.redis_server import RedisServer, free_port
 from ops.runtime.health import RedisProblem, Unwell, check, main
-from ops.runtime.leases import Leases
 from proto.rpc import Lease
 
 

@@ -12,9 +12,9 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 
+from ops.launcher.leases import Leases
 from ops.launcher.redis_server import RedisServer
 from ops.runtime.health import RedisProblem, Unwell, check
-from ops.runtime.leases import Leases
 from ops.runtime.settings import ProcessSettings
 from proto.rpc import BusAway, Node, RedisBus, resp
 from proto.rpc.bounded_reader import size_of

@@ -4,7 +4,7 @@ import secrets
 
 import redis.asyncio
 
-from ops.runtime.leases import Leases
+from ops.launcher.leases import Leases
 from proto.rpc import Lease
 
 
