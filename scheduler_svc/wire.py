@@ -127,8 +127,15 @@ def result_from(message: StepResult) -> tuple[core.StepResult, Logprobs]:
     errors = {error.row: error.message for error in message.errors}
     at_limits = [error.row for error in message.errors if error.grammar]
     result = core.StepResult(
-        *(message.step, tokens, errors, candidates, embeddings, message.duration_us, scores, forced),
-        at_limits,
+        step=message.step,
+        tokens=tokens,
+        errors=errors,
+        candidates=candidates,
+        embeddings=embeddings,
+        duration_us=message.duration_us,
+        prompt_scores=scores,
+        forced=forced,
+        at_limits=at_limits,
     )
     return result, logprobs
 

@@ -25,12 +25,12 @@ class Generation:
         model: TextModel,
         request: TextRequest,
         prompt: list[int],
+        formats: Formats,
         fingerprint: str = "",
-        formats: Formats | None = None,
         predicted: Sequence[int] = (),
         images: Sequence[PromptImage] = (),
     ) -> None:
-        """`fingerprint`: the tokenizer's own, see `fingerprint.py`. `formats`: the model's, if it has any.
+        """`formats`: the model's. `fingerprint`: the tokenizer's own, see `fingerprint.py`.
         `predicted`: see `Start.predicted_tokens`. `images`: of the prompt."""
         self._request = request
         self._fingerprint = fingerprint
@@ -41,7 +41,7 @@ class Generation:
         self._every_token = model.every_token
         self._visible = model.plain_tokens if request.skip_special_tokens else model.every_token
         self._format = None
-        if formats is not None and request.HasField("chat"):
+        if request.HasField("chat"):
             self._format = formats.of(bool(request.chat.tools), prompt)
             if self._format is not None:
                 self._format.call_demanded = request.shape.calls.required

@@ -53,14 +53,13 @@ class Prompt:
 async def prompt_of(
     model: TextModel,
     request: TextRequest,
-    context: ContextLength = unknown,
-    render: Render | None = None,
-    sizes: ImageSizes | None = None,
+    context: ContextLength,
+    render: Render | None,
+    sizes: ImageSizes,
 ) -> Prompt:
     """The request's prompt, with its images. `context`, `render`: as for `prompt_tokens`.
 
-    `sizes`: of images; None: such requests are refused. Raises `InvalidRequestError`, and with images
-    `ImageGone` and `BusAway`.
+    Raises `InvalidRequestError`, and with images `ImageGone` and `BusAway`.
     """
     images = images_in(request.chat)
     if images:
@@ -68,8 +67,7 @@ async def prompt_of(
     tokens = await prompt_tokens(model, request, context, render)
     if not images:
         return Prompt(tokens)
-    if model.images is None or sizes is None:
-        raise InvalidRequestError("messages", "this tokenizer takes no images")
+    assert model.images is not None  # or `prompt_tokens` has refused them
     prompt = Prompt(*await with_images(tokens, images, model.images, sizes, request.tenant))
     _check_count("messages", len(prompt.tokens))
     return prompt

@@ -31,7 +31,7 @@ from proto.tokenizer_pb2_grpc import TokenizerServicer, add_TokenizerServicer_to
 from tokenizer_svc.alternatives import bound_alternatives
 from tokenizer_svc.breakers import Breakers
 from tokenizer_svc.classification import check_generates, classified
-from tokenizer_svc.context import AnnouncedContext, ContextLength, unknown
+from tokenizer_svc.context import AnnouncedContext, ContextLength
 from tokenizer_svc.defaults import fill_in
 from tokenizer_svc.embedding import tokens_request
 from tokenizer_svc.errors import (
@@ -85,7 +85,16 @@ async def serve(node: Node, settings: TokenizerSettings) -> None:
         shared = RedisVerdicts(redis, settings.stream_prefix, node.seal)
         grammars = Grammars(directory, model.vocab_size, model.end_tokens, own, shared)
         scheduler = SchedulerStub(node.channel(pool=name))
-        service = TokenizerService(model, scheduler, context, render, own, grammars, formats, sizes)
+        service = TokenizerService(
+            model,
+            scheduler,
+            context=context,
+            render=render,
+            fingerprint=own,
+            grammars=grammars,
+            formats=formats,
+            sizes=sizes,
+        )
         add_TokenizerServicer_to_server(service, server)
         await server.start()
         capacity = settings.tokenizer_calls
@@ -143,19 +152,18 @@ class TokenizerService(TokenizerServicer):
         self,
         model: TextModel,
         scheduler: SchedulerStub,
-        context: ContextLength = unknown,
-        render: Render | None = None,
-        fingerprint: str = "",
-        grammars: Grammars | None = None,
-        formats: Formats | None = None,
-        sizes: ImageSizes | None = None,
+        context: ContextLength,
+        render: Render | None,
+        fingerprint: str,
+        grammars: Grammars,
+        formats: Formats,
+        sizes: ImageSizes,
     ) -> None:
         """`context`: gives the tokens of the model's longest sequence.
 
         `render`: renders conversations; None if the model has no chat template. `fingerprint`: see
-        `fingerprint.py`. `grammars`: compiles grammars of answers; None: such requests are refused.
-        `formats`: how the model spells thoughts and calls. `sizes`: of images; None: such requests are
-        refused.
+        `fingerprint.py`. `grammars`: compiles grammars of answers. `formats`: how the model spells thoughts
+        and calls. `sizes`: of images.
         """
         self._grammars = grammars
         self._fingerprint, self._formats = fingerprint, formats
@@ -233,7 +241,13 @@ class TokenizerService(TokenizerServicer):
                 await self._constrain(request, tokens)
         span.set_attribute("quire.prompt_tokens", len(tokens))
         generation = Generation(
-            *(self._model, request, tokens, self._fingerprint, self._formats, predicted, prompt.images)
+            self._model,
+            request,
+            tokens,
+            self._formats,
+            fingerprint=self._fingerprint,
+            predicted=predicted,
+            images=prompt.images,
         )
         waits = Waits()
         try:
@@ -266,12 +280,10 @@ class TokenizerService(TokenizerServicer):
             calls = call_rules(request, self._formats, prompt)
             if calls is None and request.shape.HasField("calls"):
                 request.ClearField("shape")
-        if calls is None and self._formats is not None and request.HasField("chat"):
+        if calls is None and request.HasField("chat"):
             before = self._formats.before(prompt, budget_of(request), request.lenient_budget)
         if not request.HasField("shape") and (before is None or before.budget is None):
             return
-        if self._grammars is None:
-            raise InvalidRequestError(request.shape.param, "this tokenizer takes no grammars")
         try:
             grammar = await self._grammars.grammar_of(request, calls, before)
         except InvalidRequestError:

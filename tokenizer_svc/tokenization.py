@@ -1,7 +1,7 @@
 """Prompts as tokens, and tokens as text, for clients that ask for nothing else."""
 
 from proto.tokenizer_pb2 import TokenizeRequest, TokenizeResponse
-from tokenizer_svc.context import ContextLength, unknown
+from tokenizer_svc.context import ContextLength
 from tokenizer_svc.images import ImageSizes
 from tokenizer_svc.prompt import Render, prompt_of
 from tokenizer_svc.prompt_scores import text_of
@@ -14,9 +14,9 @@ FEW = 4096
 async def tokenized(
     model: TextModel,
     request: TokenizeRequest,
-    context: ContextLength = unknown,
-    render: Render | None = None,
-    sizes: ImageSizes | None = None,
+    context: ContextLength,
+    render: Render | None,
+    sizes: ImageSizes,
 ) -> TokenizeResponse:
     """`context`, `render`, `sizes`, errors: as for `prompt_of`."""
     tokens = (await prompt_of(model, request.request, context, render, sizes)).tokens

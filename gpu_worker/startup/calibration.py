@@ -86,9 +86,16 @@ def power_of_two(numbers: Tensor) -> Tensor:
 def _largest(model: CausalLM, kernels: Kernels, tokens: int, device: torch.device) -> list[Tensor]:
     """The largest absolute key and value of each head, float32 [2, kv_heads] of each layer."""
     blocks, vocabulary = -(-tokens // BLOCK_SIZE), model.config.vocab_size
-    labels = model.config.num_labels
-    sizes = (blocks, BLOCK_SIZE, 1, tokens, tokens, vocabulary)
-    limits = BatchLimits(*sizes, num_labels=labels, headless=model.config.headless)
+    limits = BatchLimits(
+        num_blocks=blocks,
+        block_size=BLOCK_SIZE,
+        max_slots=1,
+        max_model_len=tokens,
+        max_step_tokens=tokens,
+        vocab_size=vocabulary,
+        num_labels=model.config.num_labels,
+        headless=model.config.headless,
+    )
     caches = make_caches(model.config, blocks, BLOCK_SIZE, kernels.kv_format(AUTO, model.dtype), device)
     for tensor in (tensor for cache in caches for tensor in cache.tensors()):
         tensor.zero_()  # the prompt may not fill the last block

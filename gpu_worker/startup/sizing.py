@@ -122,26 +122,27 @@ def limits_of(settings: WorkerSettings, parts: Parts) -> BatchLimits:
     window = config.window if config.window < longest else 0
     size = longest if config.bidirectional else settings.block_size or parts.usual_block_size(longest)
     step_tokens = settings.step_tokens or STEP_TOKENS[parts.device.type]
+    tower = parts.model.tower
     limits = BatchLimits(
-        1,
-        size,
-        settings.max_slots or SLOTS[parts.device.type],
-        longest,
-        max(step_tokens, longest) if config.bidirectional else step_tokens,
-        config.vocab_size,
-        window,
-        parts.embedding_size,
-        config.num_labels,
-        config.bidirectional,
-        config.recurrent,
-        tuple(settings.adapters),
-        parts.model.tower is not None,
-        parts.model.tower is not None and parts.model.tower.vision.together != "nowhere",
-        config.headless,
+        num_blocks=1,
+        block_size=size,
+        max_slots=settings.max_slots or SLOTS[parts.device.type],
+        max_model_len=longest,
+        max_step_tokens=max(step_tokens, longest) if config.bidirectional else step_tokens,
+        vocab_size=config.vocab_size,
+        window=window,
+        embedding_size=parts.embedding_size,
+        num_labels=config.num_labels,
+        bidirectional=config.bidirectional,
+        recurrent=config.recurrent,
+        adapters=tuple(settings.adapters),
+        images=tower is not None,
+        whole_images=tower is not None and tower.vision.together != "nowhere",
+        headless=config.headless,
     )
     if limits.whole_images:
-        assert parts.model.tower is not None
-        _check_room_for_images(limits, parts.model.tower)
+        assert tower is not None
+        _check_room_for_images(limits, tower)
     if config.bidirectional:
         return replace(limits, num_blocks=BLOCKS_OF_A_TEXT * limits.max_slots)
     needed = limits.blocks_at_once

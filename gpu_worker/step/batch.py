@@ -64,7 +64,12 @@ class Batch:
         self.grammars = Grammars(slots, limits.vocab_size)
         self.rules = Rules(slots, limits.vocab_size)
         self.pooling = SlotPooling(
-            *(slots, limits.embedding_size, device, limits.num_labels, limits.bidirectional, projection)
+            slots,
+            limits.embedding_size,
+            device,
+            labels=limits.num_labels,
+            bidirectional=limits.bidirectional,
+            projection=projection,
         )
         self.second_segments = np.zeros(slots, np.int32)
         """int32 [slots]: position of the first token of the second text of a pair; 0: there is none."""

@@ -188,8 +188,17 @@ class Runner:
         slots, grammars = plan.row_slots, self.batch.grammars
         at_limits = [row for row in errors if grammars.at_limit(int(slots[row]))]
         return Pending(
-            *(plan, samples, sampled, kept, embedded, prompts, errors, generations, measured, forced),
-            at_limits,
+            plan=plan,
+            samples=samples,
+            sampled=sampled,
+            kept=kept,
+            embedded=embedded,
+            prompts=prompts,
+            errors=errors,
+            generations=generations,
+            clock=measured,
+            forced=forced,
+            at_limits=at_limits,
         )
 
     def settle(self, step: Pending) -> None:

@@ -45,6 +45,7 @@ from tests.unit.gateway.conftest import JSON, NoTokenizer, leases_of
 from tokenizer_svc.defaults import fill_in
 from tokenizer_svc.embedding import tokens_request
 from tokenizer_svc.errors import TokenizerError
+from tokenizer_svc.formats import Formats
 from tokenizer_svc.generation import Generation
 from tokenizer_svc.prompt import check, prompt_tokens
 from tokenizer_svc.tokenizer import TextModel
@@ -157,13 +158,15 @@ async def test_text_requests(model: TextModel) -> None:
     so_far = [TextSoFar(index=0, token_ids=[5, 6], text_length=1)]
     chat = Conversation(messages=[ChatMessage(role="user", content="hi")], template_arguments="{}")
     asked = [TextRequest(**common, text="hello world"), TextRequest(**common, chat=chat, resumed=so_far)]
+    formats = Formats(model)
     for of in cases("text request"):
         try:
             request = TextRequest.FromString(spoiled(of, of.choice(asked)))
             fill_in(request, model.defaults)
             check(model, request)
             async with asyncio.timeout(60):
-                generation = Generation(model, request, await prompt_tokens(model, request))
+                tokens = await prompt_tokens(model, request)
+            generation = Generation(model, request, tokens, formats)
             generation.resume()
             generation.start()
         except (DecodeError, TokenizerError):
@@ -180,8 +183,9 @@ def test_answers_of_schedulers(model: TextModel) -> None:
         delta.logprobs.append(top)
     good = GenerateResponse(deltas=[delta], cached_tokens=1)
     request = TextRequest(request_id="r", n=1, sampling=greedy(), text="hello", max_tokens=9)
+    formats = Formats(model)
     for of in cases("answer"):
-        generation = Generation(model, request, tokens)
+        generation = Generation(model, request, tokens, formats)
         try:
             generation.take(GenerateResponse.FromString(spoiled(of, good)))
         except Exception:

@@ -66,14 +66,14 @@ class CallRules:
         return replace(self, functions=[function], text_schema="")
 
 
-def call_rules(request: TextRequest, formats: Formats | None, prompt: list[int]) -> CallRules | None:
+def call_rules(request: TextRequest, formats: Formats, prompt: list[int]) -> CallRules | None:
     """The rules that the request's shape asks for; None if these say nothing of its calls.
 
-    `formats`: the model's, if it has any. Raises `InvalidRequestError`.
+    Raises `InvalidRequestError`.
     """
     shape, offered = request.shape, json.loads(request.chat.tools or "[]")
     asked = shape.or_calls if shape.HasField("or_calls") else shape.calls
-    if formats is None or formats.calls is None:
+    if formats.calls is None:
         if not asked.required:
             return None
         message = "this model has no format of calls: the setting tool_format may name one, as json"

@@ -89,7 +89,10 @@ class TracedWeights(Weights):
         numbers = [
             self.trace.numbers(
                 (self.prefix + name).removesuffix(_WEIGHT),
-                *(whole, rest[0], columns, taken),
+                whole,
+                rest[0],
+                columns,
+                taken,
                 self._factors(name) or (1.0,) * len(taken),
             )
             for name, whole, taken in parts

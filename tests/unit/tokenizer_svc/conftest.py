@@ -24,7 +24,8 @@ from ops.model_directory.settings import SHIPPED_MODEL
 from proto.scheduler_pb2 import EmbedTokensRequest, EmbedTokensResponse
 from proto.scheduler_pb2_grpc import SchedulerServicer, SchedulerStub, add_SchedulerServicer_to_server
 from proto.tokenizer_pb2_grpc import TokenizerStub, add_TokenizerServicer_to_server
-from tokenizer_svc.images import ImageSizes
+from tokenizer_svc.context import unknown
+from tokenizer_svc.formats import Formats
 from tokenizer_svc.prompt import Render
 from tokenizer_svc.service import TokenizerService
 from tokenizer_svc.template import ChatTemplate, Rendering
@@ -195,17 +196,30 @@ async def stub(
         yield stub
 
 
+def service_of(model: TextModel, scheduler: Any, **parts: Any) -> TokenizerService:
+    """The service of a model. What `parts` does not name it does without."""
+    usual = {
+        "context": unknown,
+        "render": None,
+        "fingerprint": "",
+        "grammars": None,
+        "formats": Formats(model),
+        "sizes": None,
+    }
+    return TokenizerService(model, scheduler, **usual | parts)
+
+
 @asynccontextmanager
 async def serving(
-    model: TextModel, scheduler: FakeScheduler, render: Render | None, sizes: ImageSizes | None = None
+    model: TextModel, scheduler: FakeScheduler, render: Render | None, **parts: Any
 ) -> AsyncIterator[TokenizerStub]:
-    """The service of a model between plain gRPC connections."""
+    """The service of a model between plain gRPC connections. `parts`: as for `service_of`."""
     behind, front = grpc.aio.server(), grpc.aio.server()
     add_SchedulerServicer_to_server(scheduler, behind)
     port = behind.add_insecure_port("127.0.0.1:0")
     await behind.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        service = TokenizerService(model, SchedulerStub(channel), render=render, sizes=sizes)
+        service = service_of(model, SchedulerStub(channel), render=render, **parts)
         add_TokenizerServicer_to_server(service, front)
         port = front.add_insecure_port("127.0.0.1:0")
         await front.start()

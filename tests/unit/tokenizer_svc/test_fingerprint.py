@@ -12,9 +12,9 @@ import pytest
 from ops.model_directory.settings import SHIPPED_MODEL
 from proto.sampling_pb2 import LENGTH
 from proto.scheduler_pb2 import GenerateResponse, SequenceDelta, SequenceSoFar
-from proto.scheduler_pb2_grpc import SchedulerStub, add_SchedulerServicer_to_server
 from proto.tokenizer_pb2 import TextRequest, TextSoFar
-from proto.tokenizer_pb2_grpc import TokenizerStub, add_TokenizerServicer_to_server
+from proto.tokenizer_pb2_grpc import TokenizerStub
+from tests.unit.tokenizer_svc.conftest import serving
 from tokenizer_svc import fingerprint
 from tokenizer_svc.fingerprint import (
     fingerprint_of,
@@ -23,7 +23,6 @@ from tokenizer_svc.fingerprint import (
     trial_fingerprint,
     worker_part,
 )
-from tokenizer_svc.service import TokenizerService
 from tokenizer_svc.tokenizer import TextModel
 
 
@@ -78,19 +77,8 @@ def test_both_parts_come_back() -> None:
 @pytest.fixture
 async def named(byte_level: TextModel, scheduler: Any) -> AsyncIterator[TokenizerStub]:
     """The service with a fingerprint of its own, between plain gRPC connections."""
-    behind, front = grpc.aio.server(), grpc.aio.server()
-    add_SchedulerServicer_to_server(scheduler, behind)
-    port = behind.add_insecure_port("127.0.0.1:0")
-    await behind.start()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        service = TokenizerService(byte_level, SchedulerStub(channel), fingerprint="ours")
-        add_TokenizerServicer_to_server(service, front)
-        port = front.add_insecure_port("127.0.0.1:0")
-        await front.start()
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as outer:
-            yield TokenizerStub(outer)
-        await front.stop(None)
-        await behind.stop(None)
+    async with serving(byte_level, scheduler, None, fingerprint="ours") as stub:
+        yield stub
 
 
 def says(worker: str, dies: bool = False) -> Any:

@@ -27,7 +27,7 @@ def test_the_format_tells_of_a_demanded_call(
     chat = Conversation(messages=[ChatMessage(role="user", content="hi")], tools=tools)
     request = TextRequest(chat=chat, shape=shape, n=1)
     formats = Formats(replace(byte_level, template="<tool_call>"))
-    chunk, _ = Generation(byte_level, request, [1], formats=formats).take(GenerateResponse())
+    chunk, _ = Generation(byte_level, request, [1], formats).take(GenerateResponse())
     assert chunk is not None
     assert chunk.prompt.format.call_begin == ["<tool_call>"]
     assert chunk.prompt.format.call_demanded is demanded

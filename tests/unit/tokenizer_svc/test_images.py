@@ -36,6 +36,7 @@ from tests.support.spans import exported_to
 from tests.unit.tokenizer_svc.conftest import FakeScheduler, save, serving
 from tokenizer_svc import images as module
 from tokenizer_svc import service
+from tokenizer_svc.context import unknown
 from tokenizer_svc.errors import InvalidRequestError, ModelDirectoryError
 from tokenizer_svc.images import ImageSizes, in_parts
 from tokenizer_svc.prompt import input_tokens, prompt_of
@@ -142,7 +143,7 @@ async def test_each_placeholder_becomes_as_many_as_its_image_has(
 ) -> None:
     wide, tall = store.add(png(56, 28)), store.add(png(28, 84))
     one, other = message("ab", (1, wide)), message("", (0, tall), (0, wide), role="tool")
-    prompt = await prompt_of(model, ask(one, message("no image"), other), render=render, sizes=sizes)
+    prompt = await prompt_of(model, ask(one, message("no image"), other), unknown, render, sizes)
     assert text(model, prompt.tokens) == (
         f"[user] a<|see|>{PAD * 2}<|seen|>b;[user] no image;"
         f"[tool] <|see|>{PAD * 3}<|seen|><|see|>{PAD * 2}<|seen|>;[assistant]"
@@ -163,7 +164,7 @@ async def test_each_placeholder_becomes_as_many_as_its_image_has(
 
 async def test_rows_that_end_with_tokens(pixtral: TextModel, store: FakeStore, sizes: ImageSizes) -> None:
     file = store.add(png(64, 50))
-    prompt = await prompt_of(pixtral, ask(message("", (0, file))), render=render, sizes=sizes)
+    prompt = await prompt_of(pixtral, ask(message("", (0, file))), unknown, render, sizes)
     row = PAD * 2
     assert text(pixtral, prompt.tokens) == (
         f"[user] <|see|>{row}[IMG_BREAK]{row}[IMG_END]<|seen|>;[assistant]"
@@ -180,7 +181,7 @@ async def test_low_detail_has_fewer_tokens(model: TextModel, store: FakeStore, s
     file = store.add(png(1120, 1120))
     for low, tokens in ((False, 40 * 40), (True, 18 * 18)):
         request = ask(message("", (0, file), low=low))
-        prompt = await prompt_of(larger, request, render=render, sizes=sizes)
+        prompt = await prompt_of(larger, request, unknown, render, sizes)
         assert prompt.images[0].tokens == tokens
 
 
@@ -190,7 +191,7 @@ async def test_an_image_that_is_known_is_not_read_again(
     file = store.add(png(28, 28))
     again = ImageFile(name="another name", digest=file.digest)
     for each in (file, file, again):
-        await prompt_of(model, ask(message("", (0, each))), render=render, sizes=sizes)
+        await prompt_of(model, ask(message("", (0, each))), unknown, render, sizes)
     assert store.asked == [file.name]
     monkeypatch.setattr(module, "KNOWN_SIZES", 1)
     await sizes.of(store.add(png(29, 29)), "")
@@ -202,7 +203,7 @@ async def test_a_text_with_a_placeholder_stays_what_it_is_without_images(
     model: TextModel, sizes: ImageSizes, store: FakeStore
 ) -> None:
     request = ask(message(f"what is {PAD}?"))
-    prompt = await prompt_of(model, request, render=render, sizes=sizes)
+    prompt = await prompt_of(model, request, unknown, render, sizes)
     assert text(model, prompt.tokens) == f"[user] what is {PAD}?;[assistant]"
     assert not prompt.images
     assert not store.asked
@@ -224,7 +225,7 @@ async def test_placeholders_and_images_must_be_as_many(
 ) -> None:
     request = ask(message(content, (0, store.add(png(28, 28)))))
     with pytest.raises(InvalidRequestError, match=what) as refused:
-        await prompt_of(model, request, render=rendered, sizes=sizes)
+        await prompt_of(model, request, unknown, rendered, sizes)
     assert refused.value.param == "messages"
     assert "\n" not in str(refused.value)
     assert not store.asked
@@ -252,7 +253,7 @@ async def test_what_goes_with_no_image(
     file = store.add(png(28, 28))
     request = ask(message("ab", *((offset, file) for offset in images)), **more)
     with pytest.raises(InvalidRequestError, match=what) as refused:
-        await prompt_of(model, request, render=render, sizes=sizes)
+        await prompt_of(model, request, unknown, render, sizes)
     assert refused.value.param == param
     assert not store.asked
 
@@ -262,9 +263,7 @@ async def test_models_and_calls_that_take_no_images(
 ) -> None:
     request = ask(message("ab", (0, store.add(png(28, 28)))))
     with pytest.raises(InvalidRequestError, match="this model takes no images"):
-        await prompt_of(byte_level, request, render=render, sizes=sizes)
-    with pytest.raises(InvalidRequestError, match="this tokenizer takes no images"):
-        await prompt_of(model, request, render=render)
+        await prompt_of(byte_level, request, unknown, render, sizes)
     with pytest.raises(InvalidRequestError, match="no images") as refused:
         await input_tokens(model, EmbedRequest(chat=request.chat), render=render)
     assert refused.value.param == "messages"
@@ -283,7 +282,7 @@ async def test_files_that_cannot_be_seen(
 ) -> None:
     request = ask(message("ab", (0, store.add(image))))
     with pytest.raises(InvalidRequestError, match=what) as refused:
-        await prompt_of(model, request, render=render, sizes=sizes)
+        await prompt_of(model, request, unknown, render, sizes)
     assert refused.value.param == "messages"
 
 
@@ -293,7 +292,7 @@ async def test_the_tokens_of_images_count(
     monkeypatch.setattr("tokenizer_svc.prompt.MAX_PROMPT_TOKENS", 60)
     request = ask(message("ab", (0, store.add(png(28 * 8, 28 * 8)))))
     with pytest.raises(InvalidRequestError, match="more than 60 tokens"):
-        await prompt_of(model, request, render=render, sizes=sizes)
+        await prompt_of(model, request, unknown, render, sizes)
 
 
 async def test_one_image_is_decoded_at_a_time_and_callers_may_leave(
@@ -381,7 +380,7 @@ async def test_the_scheduler_is_told_of_images_with_each_try(
     scheduler.scripts = [says(5, 6, lost=True), says(5, 6), says(5, 6, 7)]
     file = store.add(png(56, 28))
     fields = {"max_tokens": 3, "return_prompt_tokens": True, "echo": True, "sampling": SamplingParams()}
-    async with serving(model, scheduler, render, sizes) as stub:
+    async with serving(model, scheduler, render, sizes=sizes) as stub:
         request = ask(message("a", (1, file)), **fields)
         chunks = [chunk async for chunk in stub.Generate(request)]
         request.resumed.append(TextSoFar(index=0, token_ids=[5, 6]))
@@ -405,7 +404,7 @@ async def test_without_the_image_the_caller_tries_again(
 ) -> None:
     store.away = why == "away"
     file = image_file("never put", png(28, 28))
-    async with serving(model, FakeScheduler(), render, sizes) as stub:
+    async with serving(model, FakeScheduler(), render, sizes=sizes) as stub:
         for call in (
             lambda: stub.Tokenize(TokenizeRequest(request=ask(message("a", (0, file))))),
             lambda: anext(aiter(stub.Generate(ask(message("a", (0, file)))))),
@@ -445,9 +444,9 @@ async def test_images_through_redis(model: TextModel, line: Any, prefix: str) ->
     sizes, file = ImageSizes(store), image_file("a", image)
     request = ask(message("", (0, file)))
     with pytest.raises(ImageGone):
-        await prompt_of(model, request, render=render, sizes=sizes)
+        await prompt_of(model, request, unknown, render, sizes)
     await store.put("a", image, 60)
-    prompt = await prompt_of(model, request, render=render, sizes=sizes)
+    prompt = await prompt_of(model, request, unknown, render, sizes)
     assert [(each.rows, each.columns) for each in prompt.images] == [(2, 1)]
 
 

@@ -37,11 +37,11 @@ from proto.tokenizer_pb2 import (
 )
 from proto.tokenizer_pb2_grpc import TokenizerStub
 from tests.support.spans import exported_to
+from tests.unit.tokenizer_svc.conftest import service_of
 from tokenizer_svc import service
 from tokenizer_svc.errors import InvalidRequestError
 from tokenizer_svc.formats import Formats, ThoughtRules
 from tokenizer_svc.grammars.call_rules import CallRules, Function
-from tokenizer_svc.service import TokenizerService
 from tokenizer_svc.template import ChatTemplate
 from tokenizer_svc.tokenizer import TextModel
 
@@ -543,7 +543,7 @@ async def test_a_thought_is_free_before_a_shape_and_before_calls(byte_level: Tex
 
     formats = Formats(replace(byte_level, template="<tool_call></think>"))
     grammars: Any = Compiling()
-    service = TokenizerService(byte_level, None, grammars=grammars, formats=formats)  # type: ignore[arg-type]
+    service = service_of(byte_level, None, grammars=grammars, formats=formats)
     chat = Conversation(messages=[HI], tools='[{"type": "function", "function": {"name": "f"}}]')
     prompt = byte_level.encode("hi<think>", special=False)
     for request in (
@@ -557,15 +557,16 @@ async def test_a_thought_is_free_before_a_shape_and_before_calls(byte_level: Tex
     calls = CallRules([Function("f", None)], "hermes", thinks, required=True)
     assert asked == [(None, thinks), (calls, None), (None, None)]
     free = ask(chat=Conversation(messages=[HI]), shape=Shape(calls=CallShape()))
-    await TokenizerService(byte_level, None, grammars=grammars)._constrain(free, prompt)  # type: ignore[arg-type]
+    silent = service_of(byte_level, None, grammars=grammars, formats=Formats(byte_level, calls="none"))
+    await silent._constrain(free, prompt)
     assert not free.sampling.HasField("grammar")
     assert len(asked) == 3
     # What the model cannot call leaves the shape of the text.
     text = Shape(json_schema="{}", lenient=True, param="response_format", or_calls=CallShape())
     shaped = ask(chat=Conversation(messages=[HI]), shape=text)
-    await TokenizerService(byte_level, None, grammars=grammars)._constrain(shaped, prompt)  # type: ignore[arg-type]
+    await silent._constrain(shaped, prompt)
     assert shaped.shape == text
-    assert (shaped.sampling.grammar.text, asked.pop()) == ("g", (None, None))
+    assert (shaped.sampling.grammar.text, asked.pop()) == ("g", (None, ThoughtRules("", {})))
     # Nothing is to be counted in an answer without a thought.
     budget = ask(chat=Conversation(messages=[HI]), thinking_budget=5)
     await service._constrain(budget, byte_level.encode("<think></think>", special=False))
@@ -592,7 +593,7 @@ async def test_a_wish_that_no_grammar_can_meet_is_passed_over(
 
     monkeypatch.setattr(Formats, "before", lambda *_: ThoughtRules("think", {}, budget=5))
     formats = Formats(replace(byte_level, template="</think>"))
-    unable = TokenizerService(byte_level, None, grammars=Unable(), formats=formats)  # type: ignore[arg-type]
+    unable = service_of(byte_level, None, grammars=Unable(), formats=formats)
     asked = ask(chat=Conversation(messages=[HI]), thinking_budget=5, lenient_budget=True)
     await unable._constrain(asked, [])
     assert not asked.sampling.HasField("grammar")

@@ -10,6 +10,7 @@ from transformers.models.smolvlm.processing_smolvlm import DEFAULT_CHAT_TEMPLATE
 
 from tests.unit.tokenizer_svc.conftest import save
 from tests.unit.tokenizer_svc.test_images import FakeStore, ask, message, png
+from tokenizer_svc.context import unknown
 from tokenizer_svc.errors import ModelDirectoryError
 from tokenizer_svc.images import ImageSizes
 from tokenizer_svc.prompt import prompt_of
@@ -87,7 +88,7 @@ async def tokens_of(model: TextModel, template: str, request: Any, store: FakeSt
     ) -> str:
         return ChatTemplate(template, {}).render(messages, arguments, tools, rendering)
 
-    return await prompt_of(model, request, render=render, sizes=ImageSizes(store))
+    return await prompt_of(model, request, unknown, render, ImageSizes(store))
 
 
 async def test_tiles_of_smolvlm(tmp_path: Path) -> None:

@@ -47,11 +47,11 @@ def test_the_functions_and_the_formats(formats: Formats, byte_level: TextModel) 
 
 def test_a_model_without_a_format_of_calls(byte_level: TextModel) -> None:
     """What is only wished for is left out, and what is demanded is refused."""
-    for formats in (None, Formats(replace(byte_level, template="</think>"), calls="none")):
-        assert call_rules(asking(), formats, [1]) is None
-        with pytest.raises(InvalidRequestError, match="no format of calls") as refused:
-            call_rules(asking(required=True), formats, [1])
-        assert refused.value.param == "tool_choice"
+    formats = Formats(replace(byte_level, template="</think>"), calls="none")
+    assert call_rules(asking(), formats, [1]) is None
+    with pytest.raises(InvalidRequestError, match="no format of calls") as refused:
+        call_rules(asking(required=True), formats, [1])
+    assert refused.value.param == "tool_choice"
 
 
 def either(schema: str, lenient: bool = False) -> TextRequest:
