@@ -186,7 +186,9 @@ def _spoil_field(of: Case, message: Message) -> None:
 
 def _spoil_list(of: Case, message: Message, field: FieldDescriptor) -> None:
     values = getattr(message, field.name)
-    if field.type == FieldDescriptor.TYPE_MESSAGE:
+    if hasattr(values, "GetEntryClass"):  # a map, whose values are messages
+        _spoil_field(of, values[of.choice([*values, "f"])])
+    elif field.type == FieldDescriptor.TYPE_MESSAGE:
         if values and of.random() < 0.7:
             _spoil_field(of, of.choice(values))
         elif values and of.random() < 0.5:
