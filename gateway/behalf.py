@@ -1,13 +1,14 @@
-"""Whom the gateway makes requests for that nobody waits for."""
+"""On whose behalf the gateway makes requests itself, as it does for jobs."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Behalf:
-    """Whom a request is made for that the gateway makes of itself."""
+    """Who has asked for a job: its requests count as theirs."""
 
     tenant: str
     account: str
     """The key's digest; without keys the tenant."""
     keyed: bool
+    """Whether it was asked for with an API key."""

@@ -18,9 +18,9 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
+from tokenizer_svc.conversations import in_turns, one_call_each, systems_first
 from tokenizer_svc.errors import InvalidRequestError, ModelDirectoryError
 from tokenizer_svc.habits import THOUGHT_FIELDS, Habits, in_parts
-from tokenizer_svc.in_turns import in_turns, one_call_each, systems_first
 from tokenizer_svc.tools_as_text import Spelling, as_text, with_list
 
 NOTHING: Mapping[str, Any] = {}

@@ -10,8 +10,8 @@ from gateway.api.fields import MAX_INT32, MAX_MESSAGES, MAX_STOP_LENGTH, MAX_STO
 from gateway.api.messages_parts import EachText, Json, Turns
 from gateway.api.request_schema import RequestBody
 from gateway.api.shape import MAX_DEPTH
+from gateway.api.system_messages import in_place
 from gateway.api.tools import MAX_NAME, MAX_TOOL_VALUES, MAX_TOOLS, LenientPart, functions, other_tool
-from gateway.api.turns import in_place
 from gateway.api.volatile import Volatile, put_last, without_volatile
 from gateway.errors import BadRequest
 

@@ -12,8 +12,8 @@ from gateway.api.items import AdditionalTools, InputItem, Item, OtherItem, items
 from gateway.api.request_schema import RequestBody
 from gateway.api.responses_tools import Offered, Tools
 from gateway.api.shape import MAX_DEPTH, StructuredOutputs
+from gateway.api.system_messages import in_place
 from gateway.api.tools import MAX_NAME, MAX_TOOL_VALUES, LenientPart
-from gateway.api.turns import in_place
 from gateway.errors import BadRequest
 
 MAX_METADATA = 16

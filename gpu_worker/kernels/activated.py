@@ -1,4 +1,4 @@
-"""A product whose results are activated, without gates."""
+"""A product with an activation behind it, as in an MLP without gates."""
 
 from torch import Tensor
 
@@ -7,7 +7,7 @@ from gpu_worker.kernels.products import Unary
 
 
 def activated(kernels: Kernels, product: Unary, activation: str) -> Unary:
-    """`activation`: see `Kernels.activate`."""
+    """`product`, with `activation` applied to its results in place: see `Kernels.activate`."""
 
     def compute(hidden: Tensor) -> Tensor:
         out = product(hidden)

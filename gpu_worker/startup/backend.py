@@ -30,7 +30,7 @@ from gpu_worker.models.families import family_of
 from gpu_worker.models.formats import read_format
 from gpu_worker.models.ranks import ALONE, Ranks
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.startup import measured
+from gpu_worker.startup import bfloat16_products
 from ops.model_directory.encoder import encoder_family
 
 log = logging.getLogger(__name__)
@@ -162,15 +162,15 @@ def _take_faster_pairs(compiled: ctypes.CDLL, settings: WorkerSettings, ranks: R
     leave no choice."""
     if compiled.quire_bfloat16_pairs(1) != 1:
         return
-    found = measured.products(compiled, settings.model, settings.thread_count)
+    found = bfloat16_products.known_times(compiled, settings.model, settings.thread_count)
     for name, times in found.items():
         each = ", ".join(
-            f"{rows} rows {time:.3g} ms" for rows, time in zip(measured.ROWS, times, strict=True)
+            f"{rows} rows {time:.3g} ms" for rows, time in zip(bfloat16_products.ROWS, times, strict=True)
         )
         log.info("products by %s: %s", name, each)
-    taken = list(found)[ranks.least(measured.fastest(found))]
+    taken = list(found)[ranks.least(bfloat16_products.fastest(found))]
     log.info("products of bfloat16 are by %s", taken)
-    compiled.quire_bfloat16_pairs(taken != measured.IN_PARTS)
+    compiled.quire_bfloat16_pairs(taken != bfloat16_products.IN_PARTS)
 
 
 def _triton(settings: WorkerSettings, device: torch.device) -> Kernels:

@@ -4,7 +4,7 @@ import argparse
 import signal
 from typing import Any
 
-from ops.launcher.record import Deployment, forget, recorded
+from ops.launcher.deployments import Deployment, forget, recorded
 from ops.runtime.errors import UsageError
 
 _PATIENCE = 15.0

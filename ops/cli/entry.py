@@ -1,7 +1,7 @@
-"""The command `quire`, as it is installed: what keeps it from being imported takes one line.
+"""The command `quire`, as it is installed. If its modules cannot be imported, one line says why.
 
-That is a package that is missing, or one of the same name as Quire's, such as `proto` of proto-plus.
-Ctrl-C ends it without a traceback from the beginning, while its modules are imported.
+A package may be missing, or another one may have the name of one of Quire's, such as `proto` of proto-plus.
+Ctrl-C ends the command without a traceback, also while its modules are imported.
 """
 
 import sys

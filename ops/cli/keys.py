@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, get_args
 
+from ops.launcher.deployments import Deployment, recorded
 from ops.launcher.kept_keys import keep
-from ops.launcher.record import Deployment, recorded
 from ops.runtime.api_keys import NAME, Key, Right, digest_of, new_secret
 from ops.runtime.errors import LaunchError, UsageError
 from ops.runtime.key_store import KeyStore

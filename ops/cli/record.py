@@ -12,8 +12,8 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
+from ops.launcher.deployments import recorded
 from ops.launcher.leases import Leases
-from ops.launcher.record import recorded
 from ops.runtime.address import without_password
 from ops.runtime.settings import named_redis, stream_prefix
 from proto.rpc import Lease

@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 
 from ops.cli.load import Load, in_words, load_of
+from ops.launcher.deployments import Deployment, recorded
 from ops.launcher.leases import Leases
-from ops.launcher.record import Deployment, recorded
 from ops.runtime.address import without_password
 from ops.runtime.metric_names import BY_NAME
 from ops.runtime.metrics import parse

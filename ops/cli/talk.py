@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from ops.launcher.record import recorded
+from ops.launcher.deployments import recorded
 
 _DESCRIPTION = """\
 Talk to a model in the terminal; answers are streamed. By default with the deployment that

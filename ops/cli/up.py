@@ -10,10 +10,10 @@ from typing import Any
 
 from ops.cli.arguments import positive
 from ops.cli.output import silence
+from ops.launcher.deployments import logs_directory
 from ops.launcher.detach import in_background
 from ops.launcher.installed import check_installed
 from ops.launcher.launch import launch
-from ops.launcher.record import logs_directory
 from ops.launcher.served import adapters_asked_for, asked_for
 from ops.launcher.specs import Options
 from ops.launcher.welcome import quire_command, welcome

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from ops.launcher.record import state_directory
+from ops.launcher.deployments import state_directory
 from ops.runtime.errors import LaunchError
 
 _NAME = "keys.json"

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from ops.launcher.acl import OPERATOR, ROLES, Credentials
-from ops.launcher.found import describe
+from ops.launcher.deployments import Deployment, claimed_directory, forget, write
 from ops.launcher.kept_keys import kept
 from ops.launcher.leases import Leases
 from ops.launcher.out_of_memory import OutOfMemory
 from ops.launcher.progress import Progress
 from ops.launcher.ready import first_answer, wait_ready
-from ops.launcher.record import Deployment, claimed_directory, forget, write
 from ops.launcher.redis_server import NoRedisError, RedisServer
 from ops.launcher.served import check_adapters, check_models
 from ops.launcher.specs import (
@@ -33,6 +32,7 @@ from ops.launcher.specs import (
 )
 from ops.launcher.supervisor import GOODBYE_SECONDS, Report, Supervisor
 from ops.launcher.welcome import first_request
+from ops.launcher.worker_description import describe
 from ops.runtime.api_keys import Key, digest_of, new_secret
 from ops.runtime.child import Child, Spec
 from ops.runtime.errors import LaunchError, UsageError

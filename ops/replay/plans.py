@@ -1,4 +1,4 @@
-"""The core is told what it was told, and must decide what it decided."""
+"""The scheduler's core gets the recorded events again, and must make the recorded plans."""
 
 from collections.abc import Callable
 

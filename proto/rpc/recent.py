@@ -1,10 +1,10 @@
-"""A bounded memory."""
+"""The last few thousand of something, such as the calls that have ended."""
 
 from collections.abc import Hashable
 
 
 class Recent:
-    """The last few thousand things that were added."""
+    """A set that forgets what was added first, once it has more than `SIZE` members."""
 
     SIZE = 4096
 

@@ -14,13 +14,13 @@ from collections.abc import Sequence
 STEP_SECONDS = 0.15
 """What a step with decodes should take, if nobody says: people read six or seven tokens a second."""
 DECODES = 4
-"""A step may take as long as so many steps that only decode, if nobody says: otherwise a large model on a
-CPU reads all of its weights for a few tokens of prompts. With 1.1 billion weights and 32 users, three gave a
-tenth fewer tokens a second, and six no more."""
+"""Where no time is set, a step may take this many times as long as one that only decodes. If it were less, a
+large model on a CPU would read all of its weights for a few tokens of prompts. With 1.1 billion weights and
+32 users, three gave a tenth fewer tokens a second than four, and six no more."""
 
 USUAL = 16
-"""Tokens of a prompt that are taken to take as long as a step that decodes, as long as nobody knows: those of
-Qwen 3.5 with 0.8 billion weights on two cores."""
+"""Tokens of a prompt that take as long as a step that decodes. It holds until the worker's own steps tell: it
+is what Qwen 3.5 with 0.8 billion weights took on two cores."""
 LEARNING = 0.25
 """Weight of the newest step in what is learned."""
 
@@ -29,16 +29,17 @@ class PrefillBudget:
     """Prompt tokens that a step of one worker may have beside decodes."""
 
     def __init__(self, step_seconds: float | None = None) -> None:
-        """`step_seconds`: what a step with decodes should take; None: `STEP_SECONDS`, or as long as `DECODES`
-        steps that only decode, if that is more. Prompts have half of the step at least."""
+        """`step_seconds`: time that a step with decodes should take; None: `STEP_SECONDS`, or the time of
+        `DECODES` steps that only decode, if that is more. Prompts have half of the step at least."""
         self._step_us = 1e6 * (step_seconds or STEP_SECONDS)
         self._least = 2 if step_seconds else DECODES
-        """A step may take as long as so many steps that only decode."""
+        """A step may take this many times as long as one that only decodes."""
         self._decodes_us = 0.0
         """Running mean of steps that only decode."""
         self._prompts_us = 0.0
-        """What prompts have taken in recent steps, and for how many tokens; older steps count less."""
+        """Time that prompts have taken in recent steps; older steps count less."""
         self._tokens = 0.0
+        """Tokens of prompts that were computed in that time."""
 
     def learn(self, counts: Sequence[int], samples: Sequence[int], duration_us: int) -> None:
         """A step with these tokens and samples of its rows took `duration_us` microseconds; 0: not known."""

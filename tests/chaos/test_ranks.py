@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from ops.bench.load.processes import Running, running
-from ops.launcher.record import recorded
+from ops.launcher.deployments import recorded
 from ops.model_directory.settings import SHIPPED_DRAFT
 from tests.support.asking import Attempt, ask, attempts
 

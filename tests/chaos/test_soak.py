@@ -16,7 +16,7 @@ import pytest
 
 from ops.bench.load.processes import Running, running
 from ops.bench.robust.soak import soak as mixed_load
-from ops.launcher.record import recorded
+from ops.launcher.deployments import recorded
 from tests.support.asking import ask
 
 SECONDS = float(os.environ.get("SOAK_SECONDS", "8"))

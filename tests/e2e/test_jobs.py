@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from ops.cli.main import main
-from ops.launcher.record import recorded
+from ops.launcher.deployments import recorded
 from ops.launcher.redis_server import RedisServer
 from tests.support.asking import attempts
 from tests.support.deployment import Deployment, running

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from ops.launcher.record import Deployment, recorded
+from ops.launcher.deployments import Deployment, recorded
 from ops.launcher.redis_server import free_port
 from ops.runtime.lifeline import tied_to_parent
 

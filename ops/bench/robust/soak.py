@@ -23,7 +23,7 @@ from ops.bench.load.processes import Running, running
 from ops.bench.record import write
 from ops.bench.robust.leaks import Held, Memory, held
 from ops.bench.robust.mixture import Visitor
-from ops.launcher.record import logs_directory
+from ops.launcher.deployments import logs_directory
 
 USERS = 12
 SAMPLE_SECONDS = 5.0

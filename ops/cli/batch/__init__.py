@@ -6,7 +6,7 @@ from typing import Any
 
 from ops.cli.arguments import positive
 from ops.cli.talk import gateway_url
-from ops.launcher.record import recorded
+from ops.launcher.deployments import recorded
 
 _DESCRIPTION = """\
 Answer the requests of a file, one a line in the format of OpenAI's batches, by the deployment

@@ -11,7 +11,7 @@ from ops.cli.chat.errors import ChatError
 from ops.cli.chat.prompt import lines, typed
 from ops.cli.chat.screen import PlainScreen, Screen, TerminalScreen, terminal
 from ops.cli.chat.server import TIMEOUT, Server
-from ops.launcher.record import state_directory
+from ops.launcher.deployments import state_directory
 from ops.runtime.api_keys import authorization
 
 HINT = "/help lists the commands, Ctrl-D leaves."

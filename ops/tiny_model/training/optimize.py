@@ -1,4 +1,4 @@
-"""One step of training: what is shared by the first part, which reads, and the last, which learns to call."""
+"""One step of training: optimizer, learning rate and update, for `train.py` and `tune.py` alike."""
 
 import torch
 from torch import nn

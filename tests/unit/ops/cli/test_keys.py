@@ -9,9 +9,9 @@ import pytest
 import redis
 
 from ops.cli.main import main
-from ops.launcher import record
+from ops.launcher import deployments
+from ops.launcher.deployments import Deployment
 from ops.launcher.kept_keys import kept
-from ops.launcher.record import Deployment
 from ops.runtime.api_keys import digest_of
 from ops.runtime.errors import LaunchError
 from ops.runtime.identity import Identity
@@ -110,7 +110,7 @@ def test_keys_of_an_embedded_redis_are_kept_on_disk(
 ) -> None:
     (tmp_path / "quire" / "8123").mkdir(parents=True)
     me = Identity.of(os.getpid())
-    record.write(
+    deployments.write(
         Deployment(
             url="http://127.0.0.1:8123",
             port=8123,

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from ops.launcher.deployments import Deployment, claimed_directory, forget
 from ops.launcher.launch import Launcher
-from ops.launcher.record import Deployment, claimed_directory, forget
 from ops.launcher.redis_server import RedisServer
 from ops.launcher.specs import Options
 from ops.runtime.errors import LaunchError

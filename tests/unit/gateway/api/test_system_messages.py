@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.api.turns import in_place
+from gateway.api.system_messages import in_place
 
 CALL = {"role": "assistant", "content": None, "tool_calls": [{"id": "c"}]}
 RESULT = {"role": "tool", "content": "snow", "tool_call_id": "c"}

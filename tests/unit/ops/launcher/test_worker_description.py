@@ -2,7 +2,7 @@
 
 import pytest
 
-from ops.launcher.found import describe
+from ops.launcher.worker_description import describe
 
 KNOWN = {"model": "fox", "device": "cpu", "dtype": "float32", "arithmetic": "avx2", "block_size": 16}
 SAID = "fox on cpu in float32 (avx2); KV for 16,000 tokens: "

@@ -1,4 +1,4 @@
-"""How C++ multiplies bfloat16 faster on this machine: measured once, and kept.
+"""Which of two ways to multiply bfloat16 in C++ is the faster one on this machine: measured once, and kept.
 
 The instruction that multiplies pairs of bfloat16 is slower on some processors than two of float32. What is
 faster depends on the processor, and on the size of the products. Where the kernels use matrix units (AMX)
@@ -45,7 +45,7 @@ def fastest(times: Times) -> int:
     return gains.index(max(gains))
 
 
-def products(library: ctypes.CDLL, model: Path, threads: int) -> Times:
+def known_times(library: ctypes.CDLL, model: Path, threads: int) -> Times:
     """Times of products of the model's size: those that this machine has kept, or measured now."""
 
     def read(found: Any) -> Times:

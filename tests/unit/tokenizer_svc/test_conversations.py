@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tokenizer_svc.in_turns import in_turns, one_call_each, systems_first
+from tokenizer_svc.conversations import in_turns, one_call_each, systems_first
 
 Chat = list[dict[str, Any]]
 
