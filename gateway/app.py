@@ -113,24 +113,24 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Stores:
-    """What the gateway keeps outside its process. What is None is not kept."""
+    """What the gateway keeps outside its process."""
 
-    meter: Meter | None = None
-    """Counts requests and tokens of every caller; without it only single requests are limited."""
-    metrics: MetricsStore | None = None
-    """Where all processes leave theirs; without it the gateway shows its own alone."""
-    responses: ResponseStore | None = None
-    """Answers of `/v1/responses`."""
-    background: JobQueue | None = None
-    """Queue of responses that are made in the background. It needs `responses`."""
-    batches: BatchStore | None = None
+    meter: Meter
+    """Counts requests and tokens of every caller."""
+    metrics: MetricsStore
+    """Metrics of all processes."""
+    responses: ResponseStore | None
+    """Answers of `/v1/responses`; None: they are not kept."""
+    background: JobQueue
+    """Queue of responses that are made in the background. Without `responses` there are none."""
+    batches: BatchStore
     """Batches and their files."""
-    batch_queue: JobQueue | None = None
-    """Queue of batches that have not ended. It needs `batches`."""
-    images: ImageStore | None = None
-    """Images of requests under way; without it no request may have any."""
-    claims: Claims | None = None
-    """Answers to requests with an `Idempotency-Key`; without it the header changes nothing."""
+    batch_queue: JobQueue
+    """Queue of batches that have not ended."""
+    images: ImageStore
+    """Images of requests under way."""
+    claims: Claims | None
+    """Answers to requests with an `Idempotency-Key`; None: the header changes nothing."""
 
 
 @dataclass(frozen=True)
@@ -155,23 +155,18 @@ class Options:
     """What becomes of the line of a system prompt that each request has anew."""
 
 
-_NOTHING_KEPT = Stores()
-_AS_USUAL = Options()
-
-
 def create_app(
     backend: Backend,
-    keys: KeyRing | None = None,
-    limits: Limits | None = None,
-    stores: Stores = _NOTHING_KEPT,
-    options: Options = _AS_USUAL,
+    keys: KeyRing,
+    limits: Limits,
+    stores: Stores,
+    options: Options,
 ) -> FastAPI:
     """The application over `backend`. The process runs `generator.watch` and `jobs.run` of its state, and
     stops it through `drain`, `jobs` and `generator`.
 
-    `keys`: without any, requests need none. `limits`: of every caller whose key gives no others.
+    `limits`: of every caller whose key gives no others.
     """
-    keys = keys or KeyRing()
     catalog = Catalog(backend, aliases=options.aliases)
     generator = Generator(backend, catalog, options.answer_timeout, stores.images)
 
@@ -193,7 +188,7 @@ def create_app(
     app.state.inside = Inside(backend)
     app.state.drain = drain = Drain()
     app.state.bodies = BodyMemory()
-    _add_middleware(app, keys, limits or Limits(), stores, options.access)
+    _add_middleware(app, keys, limits, stores, options.access)
     routers = [
         page.router(),
         docs_page.router(app.openapi),
@@ -217,9 +212,7 @@ def create_app(
     ]
     if stores.responses is not None:
         routers.append(conversations.router(stores.responses.conversations))
-    if batching is not None:
-        routers.append(files.router(batching.store.files, options.file_bytes))
-        routers.append(batches.router(batching))
+    routers += [files.router(stores.batches.files, options.file_bytes), batches.router(batching)]
     app.state.routes = [route for router in routers for route in router.routes]
     app.router.routes.append(DirectRoutes(app.state.routes))
     for router in routers:

@@ -6,20 +6,18 @@ from gateway.errors import Unauthorized, Unavailable
 from gateway.http.openapi import getting_text
 from gateway.upstream.backend import Backend
 from ops.runtime.exposition import expose
-from ops.runtime.metrics import METRICS
 from ops.runtime.metrics_store import MetricsStore
 from proto.rpc import BusAway
 
 
-def router(backend: Backend, store: MetricsStore | None) -> APIRouter:
-    """`store`: where all processes leave their metrics. Without it there are those of this process alone."""
+def router(backend: Backend, store: MetricsStore) -> APIRouter:
+    """`store`: where all processes leave their metrics."""
     routes = APIRouter()
 
     @routes.get("/metrics", openapi_extra=getting_text("Metrics of all processes.", Unauthorized))
     async def show_metrics(request: Request) -> Response:
         """What all processes have counted and measured."""
-        found = {"gateway": METRICS.snapshot()} if store is None else await _read(backend, store)
-        body, kind = expose(found, request.headers.get("accept", ""))
+        body, kind = expose(await _read(backend, store), request.headers.get("accept", ""))
         return Response(body, headers={"Content-Type": kind})
 
     return routes

@@ -31,8 +31,8 @@ _OF_PROXIES = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 class Guard:
     """Middleware: sets the state `caller` to who makes the request. Checks the API key, if there are keys."""
 
-    def __init__(self, app: ASGIApp, keys: KeyRing, limits: Limits, meter: Meter | None = None) -> None:
-        """`limits`: of every caller whose key gives no others. `meter`: None counts nothing."""
+    def __init__(self, app: ASGIApp, keys: KeyRing, limits: Limits, meter: Meter) -> None:
+        """`limits`: of every caller whose key gives no others."""
         self._app = app
         self._keys = keys
         self._limits = limits
@@ -80,7 +80,7 @@ class Guard:
         return Caller(key.tenant, True, limits, digest, visit=self._visit(digest, limits), rights=key.rights)
 
     def _visit(self, account: str, limits: Limits) -> Visit | None:
-        return Visit(self._meter, account, limits) if self._meter and limits.counted else None
+        return Visit(self._meter, account, limits) if limits.counted else None
 
 
 def _rights_at(scope: Scope) -> frozenset[Right]:

@@ -21,16 +21,16 @@ BATCHES_AT_ONCE = 4
 
 
 class Jobs:
-    """Runners of all kinds of jobs that are kept."""
+    """The runners of all kinds of jobs."""
 
     def __init__(self, own: OwnRequests) -> None:
         self._own = own
         self._runners: list[Runner] = []
         self._draining: list[Callable[[], None]] = []
 
-    def background(self, store: ResponseStore | None, queue: JobQueue | None) -> Background | None:
-        """Where background responses are put; None if there are none."""
-        if store is None or queue is None:
+    def background(self, store: ResponseStore | None, queue: JobQueue) -> Background | None:
+        """Where background responses are put; None if responses are not kept."""
+        if store is None:
             return None
         runner = Runner(queue, BackgroundResponses(self._own, store).work, RESPONSES_AT_ONCE)
         self._runners.append(runner)
@@ -43,10 +43,8 @@ class Jobs:
                 tasks.create_task(runner.run())
             await asyncio.Event().wait()
 
-    def batches(self, store: BatchStore | None, queue: JobQueue | None, at_once: int) -> Batches | None:
-        """Where batches are put; None if there are none. `at_once`: lines of one that are asked at once."""
-        if store is None or queue is None:
-            return None
+    def batches(self, store: BatchStore, queue: JobQueue, at_once: int) -> Batches:
+        """Where batches are put. `at_once`: lines of one that are asked at once."""
         work = BatchWork(self._own, store, at_once)
         self._draining.append(work.drain)
         runner = Runner(queue, work.work, BATCHES_AT_ONCE)

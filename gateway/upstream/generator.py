@@ -36,11 +36,11 @@ class Generator:
         self,
         backend: Backend,
         catalog: Catalog,
-        answer_timeout: float | None = None,
-        images: ImageStore | None = None,
+        answer_timeout: float | None,
+        images: ImageStore,
     ) -> None:
         """`answer_timeout`: seconds that an answer may take whose request does not say; None: any time.
-        `images`: where the services find those of requests; None: no request has any."""
+        `images`: where the services find those of requests."""
         self.answer_timeout = answer_timeout
         self._image_store = images
         self._backend = backend
@@ -163,8 +163,6 @@ class Generator:
     def _kept(self, model: Model, images: Images) -> KeptImages:
         """Raises `BadRequest` if the model sees no images."""
         sees_images(model)
-        if self._image_store is None:
-            raise Unavailable("This gateway has no store for images.")
         return KeptImages(self._image_store, images)
 
     def _place(

@@ -24,7 +24,6 @@ from gateway.api.translate import (
     embedding_requests,
     pair_requests,
 )
-from gateway.app import create_app
 from gateway.errors import GatewayError
 from gateway.http.caller import Caller
 from ops.model_directory.classifier import Classifier
@@ -43,7 +42,7 @@ from proto.tokenizer_pb2 import (
     TextSoFar,
 )
 from tests.support.mutate import cases, spoiled, spoiled_json
-from tests.unit.gateway.conftest import JSON, NoTokenizer, leases_of
+from tests.unit.gateway.conftest import JSON, NoTokenizer, app_of, leases_of
 from tokenizer_svc.defaults import fill_in
 from tokenizer_svc.embedding import tokens_request
 from tokenizer_svc.errors import InvalidRequestError
@@ -116,7 +115,7 @@ class TwoModels(NoTokenizer):
 
 async def test_requests_over_http() -> None:
     """Nothing that a client sends is the gateway's fault."""
-    transport = httpx.ASGITransport(create_app(TwoModels()), raise_app_exceptions=False)
+    transport = httpx.ASGITransport(app_of(TwoModels()), raise_app_exceptions=False)
     bodies = {"/v1/completions": COMPLETION, "/v1/chat/completions": CHAT, "/v1/embeddings": EMBEDDING}
     bodies |= {"/v1/classify": CLASSIFICATION, "/v1/rerank": RANKING}
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=JSON) as http:

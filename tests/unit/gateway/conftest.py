@@ -17,16 +17,25 @@ import pytest_asyncio
 import uvicorn
 from fastapi import FastAPI
 
-from gateway.app import create_app
+from gateway.app import Options, Stores, create_app
 from gateway.http.body_memory import MAX_FRAME_BYTES
 from gateway.http.connections import ConnectionLimits
 from gateway.http.key_ring import KeyRing
+from gateway.http.meter import Meter
 from gateway.http.protocol import protocol
 from gateway.http.websocket import WebSocketProtocol
+from gateway.upstream.batch_store import BatchStore
+from gateway.upstream.file_store import FileStore
+from gateway.upstream.job_queue import JobQueue
 from ops.runtime.api_keys import Key, digest_of
+from ops.runtime.image_store import ImageStore
+from ops.runtime.limits import Limits
+from ops.runtime.metrics import METRICS
+from ops.runtime.metrics_store import MetricsStore
 from proto.inside_pb2 import Look, WatchRequest
 from proto.inside_pb2_grpc import InsideServicer, InsideStub, add_InsideServicer_to_server
 from proto.rpc import Lease
+from proto.rpc.line import Line
 from proto.sampling_pb2 import LENGTH, NOT_FINISHED, STOP
 from proto.tokenizer_pb2 import (
     EmbedRequest,
@@ -252,10 +261,57 @@ class NoTokenizer:
         raise AssertionError("a bad request reached a scheduler")
 
 
+class Uncounted(Meter):
+    """Counts nothing."""
+
+    async def begin(self, *_: object) -> dict[str, str]:
+        return {}
+
+    async def end(self, *_: object) -> None:
+        pass
+
+
+class OwnMetrics(MetricsStore):
+    """Has the metrics of this process alone."""
+
+    async def read(self, _: object) -> dict[str, bytes]:
+        return {"gateway": METRICS.snapshot()}
+
+
+def stores_of(**kept: Any) -> Stores:
+    """Stores over a Redis that is not there, but for those that are given."""
+    nowhere, prefix = Line("redis://127.0.0.1:1/0"), "none:"
+    files = FileStore(nowhere, prefix, seconds=600, tenant_bytes=2**20, all_bytes=2**20)
+    usual = {
+        "meter": Uncounted(nowhere, prefix, "gateway-1"),
+        "metrics": OwnMetrics(nowhere, prefix),
+        "responses": None,
+        "background": JobQueue(nowhere, prefix, "response", 1),
+        "batches": BatchStore(nowhere, prefix, files),
+        "batch_queue": JobQueue(nowhere, prefix, "batch", 1),
+        "images": ImageStore(nowhere, prefix),
+        "claims": None,
+    }
+    return Stores(**usual | kept)
+
+
+def app_of(
+    backend: Any,
+    keys: KeyRing | None = None,
+    limits: Limits | None = None,
+    stores: Stores | None = None,
+    options: Options | None = None,
+) -> FastAPI:
+    """A gateway's application; what is not given is as if nothing had been set."""
+    return create_app(
+        backend, keys or KeyRing(), limits or Limits(), stores or stores_of(), options or Options()
+    )
+
+
 @pytest_asyncio.fixture
 async def refusing() -> AsyncIterator[httpx.AsyncClient]:
     """A client of a gateway, in this process, that is expected to refuse everything."""
-    transport = httpx.ASGITransport(create_app(NoTokenizer()))
+    transport = httpx.ASGITransport(app_of(NoTokenizer()))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=JSON) as http:
         yield http
 
@@ -330,7 +386,7 @@ async def serving(app: Any, limits: ConnectionLimits | None = None) -> AsyncIter
 async def gateway(
     tokenizer: FakeTokenizer, backend: FakeBackend, scheduler: FakeInside
 ) -> AsyncIterator[Gateway]:
-    app = create_app(backend)
+    app = app_of(backend)
     async with serving(app) as server:
         url = f"http://127.0.0.1:{server.port}"
         async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False, headers=JSON) as http:

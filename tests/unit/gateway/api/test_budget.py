@@ -6,8 +6,8 @@ import grpc
 import httpx
 import pytest
 
-from gateway.app import create_app
 from ops.runtime.limits import Limits
+from tests.unit.gateway.conftest import app_of
 
 COMPLETION = {"model": "m", "prompt": "A"}
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "A"}]}
@@ -16,7 +16,7 @@ ROLLING = {"rolling_context": True}
 
 
 async def ask(backend: Any, body: dict[str, Any], limits: str = "") -> httpx.Response:
-    transport = httpx.ASGITransport(create_app(backend, limits=Limits.parse(limits)))
+    transport = httpx.ASGITransport(app_of(backend, limits=Limits.parse(limits)))
     path = "chat/completions" if "messages" in body else "embeddings" if "input" in body else "completions"
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
         return await http.post(f"/v1/{path}", json=body)

@@ -6,11 +6,11 @@ import openai
 import pytest
 
 from gateway.api.files_schema import DeletedFile, FileList, FileObject
-from gateway.app import Options, Stores, create_app
+from gateway.app import Options
 from gateway.upstream.batch_store import BatchStore
 from gateway.upstream.file_store import PIECE_BYTES, FileStore
 from gateway.upstream.job_queue import JobQueue
-from tests.unit.gateway.conftest import serving
+from tests.unit.gateway.conftest import app_of, serving, stores_of
 
 MOST = 3 * PIECE_BYTES
 DATA = bytes(range(256)) * (2 * PIECE_BYTES // 256) + b"the end"
@@ -19,8 +19,10 @@ DATA = bytes(range(256)) * (2 * PIECE_BYTES // 256) + b"the end"
 @pytest.fixture
 async def clients(backend, keys_of, line, prefix):
     files = FileStore(line, prefix, seconds=7200, tenant_bytes=2 * MOST, all_bytes=3 * MOST)
-    stores = Stores(batches=BatchStore(line, prefix, files), batch_queue=JobQueue(line, prefix, "batch", 1))
-    app = create_app(
+    stores = stores_of(
+        batches=BatchStore(line, prefix, files), batch_queue=JobQueue(line, prefix, "batch", 1)
+    )
+    app = app_of(
         backend, keys_of({"sk-a": "a", "sk-b": "b"}), stores=stores, options=Options(file_bytes=MOST)
     )
     async with serving(app) as server:

@@ -6,9 +6,10 @@ import httpx
 import pytest
 
 from gateway.api.ignored import MOST_LENGTH, MOST_NAMES, Ignored
-from gateway.app import Options, create_app
+from gateway.app import Options
 from ops.runtime.metric_names import IGNORED
 from ops.runtime.metrics import METRICS
+from tests.unit.gateway.conftest import app_of
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 MESSAGES = [{"role": "user", "content": "Hi"}]
@@ -130,7 +131,7 @@ async def test_thousands_of_unknown_fields_cost_little(gateway):
 
 
 async def test_a_strict_gateway_refuses(backend):
-    transport = httpx.ASGITransport(create_app(backend, options=Options(strict_fields=True)))
+    transport = httpx.ASGITransport(app_of(backend, options=Options(strict_fields=True)))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
         for fields, param in (
             ({"temprature": 1}, "temprature"),

@@ -5,11 +5,11 @@ import json
 import httpx
 import pytest
 
-from gateway.app import create_app
 from gateway.http.key_ring import KeyRing
 from ops.runtime.api_keys import Key, digest_of
 from proto.arrays import pack
 from proto.inside_pb2 import Look
+from tests.unit.gateway.conftest import app_of
 
 TOKENS = [ord(letter) for letter in "foxes"]
 
@@ -72,7 +72,7 @@ async def test_keys_read_their_own_texts_and_with_a_right_those_of_others(
     backend, scheduler, tenant, rights, status
 ):
     keys = KeyRing({digest_of("sk"): Key(name="n", tenant="north", rights=frozenset(rights))})
-    app = create_app(backend, keys)
+    app = app_of(backend, keys)
     transport = httpx.ASGITransport(app, client=("127.0.0.1", 1))
     headers = {"Authorization": "Bearer sk"}
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=headers) as http:

@@ -12,7 +12,7 @@ from gateway.api.kserve_schema import (
     KserveReady,
     KserveServer,
 )
-from gateway.app import create_app
+from tests.unit.gateway.conftest import app_of
 
 TEXTS = {"name": "text_input", "datatype": "BYTES", "shape": [2], "data": ["A fox", "An owl"]}
 STORY = "Once upon a time, a fox saw snow ❄."
@@ -95,7 +95,7 @@ async def test_while_it_stops_it_is_not_ready_and_lives(gateway):
 
 
 async def test_health_alone_needs_no_key(backend, keys_of):
-    transport = httpx.ASGITransport(create_app(backend, keys_of({"secret": "acme"})))
+    transport = httpx.ASGITransport(app_of(backend, keys_of({"secret": "acme"})))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
         assert (await http.get("/v2/health/live")).status_code == 200
         assert (await http.get("/v2/health/ready")).status_code == 200

@@ -7,9 +7,10 @@ import httpx
 import pytest
 
 from gateway.api.messages_answer_schema import EVENTS, AnthropicError, MessageAnswer
-from gateway.app import Options, create_app
+from gateway.app import Options
 from proto.sampling_pb2 import LENGTH, NOT_FINISHED, STOP
 from proto.tokenizer_pb2 import JSON_CALLS, AnswerFormat, PromptInfo, TextChunk, TextDelta
+from tests.unit.gateway.conftest import app_of
 
 STORY = "Once upon a time, a fox saw snow ❄."
 ASK = {"model": "m", "max_tokens": 50, "messages": [{"role": "user", "content": "A fox?"}]}
@@ -191,7 +192,7 @@ async def test_a_volatile_header_is_left_out_or_comes_last(backend, tokenizer, v
         {"type": "text", "text": "x-anthropic-billing-header: cch=eb6c6;"},
         {"type": "text", "text": "Be brief."},
     ]
-    transport = httpx.ASGITransport(create_app(backend, options=Options(volatile_header=volatile)))
+    transport = httpx.ASGITransport(app_of(backend, options=Options(volatile_header=volatile)))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
         for path in ("/v1/messages", "/v1/messages/count_tokens"):
             answer = await http.post(path, json=ASK | {"system": system})
@@ -228,7 +229,7 @@ async def test_a_wrong_method_has_it_too(refusing):
 
 
 async def test_a_key_may_be_in_anthropics_header(gateway, keys_of):
-    transport = httpx.ASGITransport(create_app(gateway.backend, keys_of({"sk-a": "a"})))
+    transport = httpx.ASGITransport(app_of(gateway.backend, keys_of({"sk-a": "a"})))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
         refused = await http.post("/v1/messages", json=ASK, headers={"X-Api-Key": "sk-b"})
         assert error_of(refused) == (401, "authentication_error")

@@ -7,12 +7,12 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_families
 from prometheus_client.parser import text_string_to_metric_families as families
 
-from gateway.app import Stores, create_app
 from ops.runtime.exposition import Exposition
 from ops.runtime.metric_names import BY_NAME, FIRST_TOKEN, KV_USAGE, PROMPT_TOKENS
 from ops.runtime.metrics import Metrics, parse
 from ops.runtime.metrics_store import MetricsStore
 from proto.rpc import BusAway
+from tests.unit.gateway.conftest import app_of, stores_of
 
 
 class Store(MetricsStore):
@@ -37,7 +37,7 @@ def snapshot() -> bytes:
 
 
 async def ask(backend, store, keys=None, **headers: str) -> httpx.Response:
-    transport = httpx.ASGITransport(create_app(backend, keys, stores=Stores(metrics=store)))
+    transport = httpx.ASGITransport(app_of(backend, keys, stores=stores_of(metrics=store)))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
         return await http.get("/metrics", headers=headers)
 
@@ -89,10 +89,6 @@ async def test_exemplars_are_in_the_newer_format_alone(backend):
     ]
     assert found == [("0.04", {"trace_id": f"{0xABC:032x}"}, 0.03)]
     assert "trace_id" not in (await ask(backend, store)).text
-
-
-async def test_without_a_store_there_are_the_gateways_own(backend):
-    assert (await ask(backend, None)).status_code == 200
 
 
 async def test_without_redis_it_is_said_so(backend):

@@ -6,7 +6,8 @@ import httpx
 import pytest
 
 from gateway.api.answer_schema import ModelList, ModelObject
-from gateway.app import Options, create_app
+from gateway.app import Options
+from tests.unit.gateway.conftest import app_of
 
 
 async def test_a_list_is_openais_and_anthropics(gateway):
@@ -26,7 +27,7 @@ async def test_one_model(gateway, path):
 
 
 async def test_a_model_has_an_entry_for_each_of_its_names_and_answers_to_all(backend):
-    app = create_app(backend, options=Options(aliases={"gpt": "m", "none": "n"}))
+    app = app_of(backend, options=Options(aliases={"gpt": "m", "none": "n"}))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http:
         listed = (await http.get("/v1/models")).json()["data"]
         assert [(one["id"], one["root"]) for one in listed] == [("m", "m"), ("gpt", "m")]
@@ -44,7 +45,7 @@ async def test_adapters(gateway, backend):
     """Each is listed beside its model, and a request for one says so to the tokenizer."""
     (scheduler,) = (lease for lease in backend.lease_list if lease.service == "scheduler")
     scheduler.info["adapters"] = ["sql"]
-    app = create_app(backend, options=Options(aliases={"gpt": "sql"}))
+    app = app_of(backend, options=Options(aliases={"gpt": "sql"}))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http:
         found = ModelList.model_validate((await http.get("/v1/models")).json(), strict=True)
         listed = [(one.id, one.root, one.parent) for one in found.data]

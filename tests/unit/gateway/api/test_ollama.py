@@ -16,9 +16,9 @@ from gateway.api.ollama_answer_schema import (
     OllamaModels,
     OllamaShown,
 )
-from gateway.app import create_app
 from proto.tokenizer_pb2 import PromptInfo, TextChunk, TextDelta
 from tests.unit.gateway.api.test_messages import STORY, WHOLE, says
+from tests.unit.gateway.conftest import app_of
 
 MESSAGES = [{"role": "user", "content": "A fox?"}]
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
@@ -283,7 +283,7 @@ async def test_what_does_not_exist_here(refusing):
 
 
 async def test_keys_are_needed_here_too(gateway, keys_of):
-    transport = httpx.ASGITransport(create_app(gateway.backend, keys_of({"sk-a": "a"})))
+    transport = httpx.ASGITransport(app_of(gateway.backend, keys_of({"sk-a": "a"})))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
         for path in ("/api/tags", "/api/version", "/api/ps"):
             assert error_of(await http.get(path)) == 401

@@ -14,14 +14,13 @@ from gateway.api import responses, stored_responses
 from gateway.api.fields import MAX_MESSAGES
 from gateway.api.responses_answer_schema import DeletedResponse, InputItems, ResponseAnswer
 from gateway.api.responses_schema import ResponsesBody
-from gateway.app import Stores, create_app
 from gateway.upstream import response_store
 from gateway.upstream.conversation_store import Added
 from gateway.upstream.response_store import ResponseStore
 from gateway.upstream.stored_room import MAX_RECORD_BYTES
 from ops.runtime.image_store import ImageStore
 from tests.unit.gateway.api.test_messages import STORY, WHOLE, says
-from tests.unit.gateway.conftest import JSON
+from tests.unit.gateway.conftest import JSON, app_of, stores_of
 
 TOOLS = [{"type": "function", "name": "look", "parameters": {"type": "object"}}]
 NOBODY = f"resp_{0:032x}"
@@ -37,8 +36,8 @@ def client_of(gateway, store, keys_of, line, prefix):
     """Makes the openai client of a tenant, each with a gateway of its own."""
 
     def client_of(tenant="a", store=store):
-        stores = Stores(responses=store, images=ImageStore(line, prefix))
-        app = create_app(gateway.backend, keys_of({"sk-a": "a", "sk-b": "b"}), stores=stores)
+        stores = stores_of(responses=store, images=ImageStore(line, prefix))
+        app = app_of(gateway.backend, keys_of({"sk-a": "a", "sk-b": "b"}), stores=stores)
         http = httpx.AsyncClient(transport=httpx.ASGITransport(app), headers=JSON)
         return openai.AsyncOpenAI(
             base_url="http://localhost/v1", api_key=f"sk-{tenant}", http_client=http, max_retries=0

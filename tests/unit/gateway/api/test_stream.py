@@ -11,7 +11,6 @@ from starlette.websockets import WebSocket
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from gateway.app import create_app
 from gateway.http import protocol, socket_session
 from gateway.http.body_memory import MAX_HELD_BYTES
 from gateway.http.connections import ConnectionLimits
@@ -21,7 +20,7 @@ from gateway.http.websocket import SMALL_BYTES
 from ops.runtime.limits import Limits
 from proto.sampling_pb2 import NOT_FINISHED, STOP
 from proto.tokenizer_pb2 import PromptInfo, TextChunk, TextDelta
-from tests.unit.gateway.conftest import PROMPT_TOKENS, WORDS, Server, serving
+from tests.unit.gateway.conftest import PROMPT_TOKENS, WORDS, Server, app_of, serving
 
 SECRET = "s" * 24
 
@@ -63,7 +62,7 @@ def text_of(messages: list[dict[str, Any]]) -> str:
 
 @contextlib.asynccontextmanager
 async def socket_of(backend: Any, **more: Any) -> AsyncIterator[ClientConnection]:
-    async with serving(create_app(backend, **more)) as server, opened(server) as socket:
+    async with serving(app_of(backend, **more)) as server, opened(server) as socket:
         yield socket
 
 
@@ -204,7 +203,7 @@ async def test_an_answer_that_finds_the_client_gone_ends_the_session(backend):
 
     socket = WebSocket({"type": "websocket", "headers": []}, receive, send)
     await socket.accept()
-    await SocketSession(create_app(backend), socket, None, asyncio.sleep).run()
+    await SocketSession(app_of(backend), socket, None, asyncio.sleep).run()
     assert not list(messages)
 
 
@@ -231,7 +230,7 @@ async def test_what_is_wrong_is_told_and_the_socket_stays(backend, tokenizer, mo
 
 
 async def test_keys_come_by_header_subprotocol_or_message(backend, keys_of):
-    async with serving(create_app(backend, keys_of({SECRET: "north"}))) as server:
+    async with serving(app_of(backend, keys_of({SECRET: "north"}))) as server:
         for more in (
             {"additional_headers": {"Authorization": f"Bearer {SECRET}"}},
             {"subprotocols": ["quire", f"quire-key.{SECRET}"]},
@@ -256,7 +255,7 @@ async def test_limits_hold(backend):
 
 
 async def test_foreign_pages_may_not_open_one(backend, caplog):
-    async with serving(create_app(backend)) as server:
+    async with serving(app_of(backend)) as server:
         for headers, opens in (
             ({"Origin": "https://evil.example"}, False),
             ({"Origin": f"http://127.0.0.1:{server.port}"}, True),
@@ -274,7 +273,7 @@ async def test_foreign_pages_may_not_open_one(backend, caplog):
 
 async def test_a_slash_at_the_end_changes_nothing(backend):
     async with (
-        serving(create_app(backend)) as server,
+        serving(app_of(backend)) as server,
         connect(f"ws://127.0.0.1:{server.port}/v1/stream/", proxy=None) as socket,
     ):
         await ask(socket, "a", "/v1/completions/")
@@ -282,7 +281,7 @@ async def test_a_slash_at_the_end_changes_nothing(backend):
 
 
 async def test_elsewhere_the_offer_is_ignored(backend):
-    async with serving(create_app(backend)) as server:
+    async with serving(app_of(backend)) as server:
         with pytest.raises(InvalidStatus) as refused:
             await connect(f"ws://127.0.0.1:{server.port}/v1/models", proxy=None)
         assert refused.value.response.status_code == 200
@@ -306,7 +305,7 @@ async def test_a_socket_counts_as_a_connection_until_it_is_closed(backend, monke
             before.append(self)
 
     monkeypatch.setattr(protocol, "HttpProtocol", Noted)
-    async with serving(create_app(backend), ConnectionLimits(connections=1)) as server:
+    async with serving(app_of(backend), ConnectionLimits(connections=1)) as server:
         async with opened(server) as socket:
             with pytest.raises(InvalidStatus) as refused:
                 await opened(server)
@@ -322,7 +321,7 @@ async def test_a_socket_counts_as_a_connection_until_it_is_closed(backend, monke
 
 
 async def test_a_gateway_that_stops_takes_no_more(backend):
-    app = create_app(backend)
+    app = app_of(backend)
     async with serving(app) as server, opened(server) as socket:
         app.state.drain.begun = True
         await ask(socket, "a")
@@ -333,7 +332,7 @@ LARGE = "A" * 2 * SMALL_BYTES
 
 
 async def test_large_messages_come_from_who_has_shown_a_key(backend, keys_of):
-    async with serving(create_app(backend, keys_of({SECRET: "north"}))) as server:
+    async with serving(app_of(backend, keys_of({SECRET: "north"}))) as server:
         async with opened(server) as socket:
             await say(socket, "key", key=SECRET)
             await ask(socket, "a", prompt=LARGE)  # without waiting for anything
@@ -353,7 +352,7 @@ async def test_large_messages_come_from_who_has_shown_a_key(backend, keys_of):
 
 
 async def test_a_large_message_that_has_not_ended_counts_as_bodies_do(backend):
-    app = create_app(backend)
+    app = app_of(backend)
 
     async def pieces() -> AsyncIterator[str]:
         for _ in range(5):
@@ -374,7 +373,7 @@ async def test_a_large_message_that_has_not_ended_counts_as_bodies_do(backend):
 
 
 async def test_a_large_message_without_room_closes_the_socket(backend):
-    app = create_app(backend)
+    app = app_of(backend)
     app.state.bodies.held = MAX_HELD_BYTES
     async with serving(app) as server, opened(server) as socket:
         await ask(socket, "a")

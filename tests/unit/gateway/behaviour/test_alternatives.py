@@ -7,11 +7,11 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.app import create_app
 from ops.runtime.limits import Limits
 from proto.parts import parts_of
 from proto.sampling_pb2 import STOP
 from proto.tokenizer_pb2 import PromptInfo, TextChunk, TextRequest, TokenText
+from tests.unit.gateway.conftest import app_of
 
 VOCABULARY = 70_000
 EVERY = 2**31 - 1
@@ -41,7 +41,7 @@ async def lists(request: TextRequest, context: Any) -> AsyncIterator[TextChunk]:
 
 
 async def ask(backend: Any, body: dict[str, Any], limits: str) -> httpx.Response:
-    transport = httpx.ASGITransport(create_app(backend, limits=Limits.parse(limits)))
+    transport = httpx.ASGITransport(app_of(backend, limits=Limits.parse(limits)))
     path = "chat/completions" if "messages" in body else "completions"
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as http:
         return await http.post(f"/v1/{path}", json=body)

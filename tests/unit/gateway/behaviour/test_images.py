@@ -9,14 +9,15 @@ import grpc
 import httpx
 import pytest
 
-from gateway.app import Options, Stores, create_app
+from gateway.app import Options
 from gateway.upstream import attempts
 from gateway.upstream.images import LONGEST_SECONDS, MARGIN_SECONDS
 from ops.runtime.image_store import ImageStore, image_file
 from proto.rpc import BusAway
 from proto.rpc.call import MAX_MESSAGE_BYTES
+from proto.rpc.line import Line
 from tests.unit.gateway.behaviour.test_resume import dying
-from tests.unit.gateway.conftest import JSON, tell
+from tests.unit.gateway.conftest import JSON, app_of, stores_of, tell
 
 PNG = b"\x89PNG\r\n\x1a\n and a picture"
 DATA = b64encode(PNG).decode()
@@ -77,7 +78,7 @@ def store():
 @asynccontextmanager
 async def asking(backend, store):
     backend.lease_list[0].info["images"] = True
-    transport = httpx.ASGITransport(create_app(backend, stores=Stores(images=store)))
+    transport = httpx.ASGITransport(app_of(backend, stores=stores_of(images=store)))
     async with httpx.AsyncClient(
         transport=transport, base_url="http://localhost", headers=JSON, timeout=60
     ) as http:
@@ -175,7 +176,7 @@ async def test_an_error_takes_them_away(http, tokenizer, store):
 
 
 async def test_without_images_nothing_is_stored(backend, tokenizer):
-    async with asking(backend, None) as http:
+    async with asking(backend, ImageStore(Line("redis://127.0.0.1:1/0"), "none:")) as http:
         for path, body in (
             (CHAT, {"messages": [{"role": "user", "content": "A"}]}),
             ("/v1/completions", {"prompt": ["A", "B"]}),
@@ -290,7 +291,7 @@ async def test_what_the_user_shows_later_is_refused(gateway):
 
 
 async def test_strict_gateways_refuse_what_a_tool_shows(backend):
-    transport = httpx.ASGITransport(create_app(backend, options=Options(strict_fields=True)))
+    transport = httpx.ASGITransport(app_of(backend, options=Options(strict_fields=True)))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=JSON) as http:
         answer = await http.post(CHAT, json={"model": "m", "messages": TURNS})
     assert answer.status_code == 400

@@ -7,10 +7,10 @@ import openai
 import pytest
 
 from gateway import __main__ as main
-from gateway.app import create_app
 from gateway.settings import GatewaySettings
 from ops.runtime.api_keys import KeyFileError, read_keys
 from ops.runtime.errors import StartError
+from tests.unit.gateway.conftest import app_of
 
 LONG = 24 * "k"
 KEYS = {"sk-north-1": "north", "sk-north-2": "north", "sk-south": "south"}
@@ -19,7 +19,7 @@ KEYS = {"sk-north-1": "north", "sk-north-2": "north", "sk-south": "south"}
 @pytest.fixture
 def guarded(gateway, keys_of):
     """The same gateway, but behind keys; asked without a network."""
-    transport = httpx.ASGITransport(create_app(gateway.backend, keys_of(KEYS)))
+    transport = httpx.ASGITransport(app_of(gateway.backend, keys_of(KEYS)))
     return httpx.AsyncClient(transport=transport, base_url="http://localhost")
 
 

@@ -6,10 +6,10 @@ from contextlib import AsyncExitStack
 import httpx
 import pytest_asyncio
 
-from gateway.app import create_app
 from gateway.upstream.backend import NodeBackend
 from proto.rpc import MemoryBus, Node
 from proto.tokenizer_pb2_grpc import add_TokenizerServicer_to_server
+from tests.unit.gateway.conftest import app_of
 
 COMPLETIONS = "/v1/completions"
 ASK = {"model": "m", "prompt": "A", "seed": 1}
@@ -40,7 +40,7 @@ async def deployment():
         info = {"model": "m", "workers": 1, "max_model_len": 64}
         await stack.enter_async_context(Node(bus, "scheduler", info, lease_seconds=60))
         node = await stack.enter_async_context(Node(bus, "gateway", lease_seconds=60))
-        transport = httpx.ASGITransport(create_app(NodeBackend(node)))
+        transport = httpx.ASGITransport(app_of(NodeBackend(node)))
         http = httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60)
         yield Deployment(stack, await stack.enter_async_context(http), bus)
 

@@ -8,11 +8,12 @@ import grpc
 import httpx
 import pytest
 
-from gateway.app import Options, create_app
+from gateway.app import Options
 from ops.runtime.metric_names import REFUSED
 from ops.runtime.metrics import METRICS
 from proto.sampling_pb2 import STOP
 from proto.tokenizer_pb2 import TextChunk, TextDelta
+from tests.unit.gateway.conftest import app_of
 
 ROOM = 2
 PARTS = ["a", "b", "c", "d", "e"]
@@ -86,7 +87,7 @@ async def test_where_there_is_no_room_at_all(gateway, path):
 
 def hasty(gateway, seconds=0.3):
     """A client of the same gateway, where answers may take a moment unless a request says otherwise."""
-    transport = httpx.ASGITransport(create_app(gateway.backend, options=Options(answer_timeout=seconds)))
+    transport = httpx.ASGITransport(app_of(gateway.backend, options=Options(answer_timeout=seconds)))
     return httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60)
 
 

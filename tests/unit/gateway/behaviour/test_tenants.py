@@ -10,9 +10,8 @@ import httpx
 import pytest
 
 from gateway.api import chat, completions, embeddings
-from gateway.app import create_app
 from gateway.upstream import admission, generation, generator
-from tests.unit.gateway.conftest import WORDS
+from tests.unit.gateway.conftest import WORDS, app_of
 
 FLOODS = 17
 TENANTS = ["north", "south", *(f"flood-{number}" for number in range(FLOODS))]
@@ -65,7 +64,7 @@ def app(backend: Any, held: Held, keys_of: Any) -> Any:
         replace(tokenizers, info=tokenizers.info | info),
         replace(schedulers, info=schedulers.info | info),
     ]
-    return create_app(backend, keys_of(KEYS))
+    return app_of(backend, keys_of(KEYS))
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from gateway.app import create_app
 from gateway.http import tracing
 from gateway.upstream.admission import Admission
 from tests.support.spans import exported_to
 from tests.unit.gateway.behaviour.test_resume import dying
+from tests.unit.gateway.conftest import app_of
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 TRACEPARENT = {"traceparent": f"00-{TRACE}-{SPAN}-01"}
@@ -171,7 +171,7 @@ async def test_nothing_else_of_the_clients_context_goes_on(gateway, spans):
     ],
 )
 async def test_whose_trace_a_request_is(gateway, spans, keys_of, keys, client, headers, taken):
-    app = create_app(gateway.backend, keys_of(keys) if keys else None)
+    app = app_of(gateway.backend, keys_of(keys) if keys else None)
     transport = httpx.ASGITransport(app, client=(client, 1))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
         response = await http.post(CHAT, json=ask(), headers=TRACEPARENT | headers)
@@ -182,7 +182,7 @@ async def test_whose_trace_a_request_is(gateway, spans, keys_of, keys, client, h
 
 
 async def test_a_request_without_a_valid_key_has_no_span(gateway, spans, keys_of):
-    transport = httpx.ASGITransport(create_app(gateway.backend, keys_of({"sk": "a"})))
+    transport = httpx.ASGITransport(app_of(gateway.backend, keys_of({"sk": "a"})))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
         assert (await http.post(CHAT, json=ask(), headers=TRACEPARENT)).status_code == 401
     assert spans.get_finished_spans() == ()

@@ -21,7 +21,7 @@ async def caller(keys: KeyRing, address: str, **headers: str) -> Caller:
 
     raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
     scope = {"type": "http", "path": "/v1/inside", "client": (address, 1), "headers": raw}
-    await Guard(app, keys, Limits())(scope, None, None)  # type: ignore[arg-type]
+    await Guard(app, keys, Limits(), meter=None)(scope, None, None)  # type: ignore[arg-type]
     found = scopes[0]["state"]["caller"]
     assert isinstance(found, Caller)
     return found

@@ -9,7 +9,6 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from gateway.app import Stores, create_app
 from gateway.errors import Unavailable
 from gateway.http import claims as store
 from gateway.http import idempotent
@@ -17,7 +16,16 @@ from gateway.http.claims import Claims
 from proto.rpc.line import Line
 from proto.sampling_pb2 import NOT_FINISHED, STOP
 from proto.tokenizer_pb2 import PromptInfo, TextChunk, TextDelta
-from tests.unit.gateway.conftest import JSON, PROMPT_TOKENS, FakeBackend, FakeTokenizer, Server, serving
+from tests.unit.gateway.conftest import (
+    JSON,
+    PROMPT_TOKENS,
+    FakeBackend,
+    FakeTokenizer,
+    Server,
+    app_of,
+    serving,
+    stores_of,
+)
 
 ASK = {"model": "m", "prompt": "A", "max_tokens": 4}
 KEY = {"Idempotency-Key": "order-7"}
@@ -32,7 +40,7 @@ def claims(redis_url: str, line: Line, prefix: str) -> Claims:
 @contextlib.asynccontextmanager
 async def gateway(backend: FakeBackend, claims: Claims, **more: object) -> AsyncIterator[httpx.AsyncClient]:
     """One more gateway of the deployment."""
-    app = create_app(backend, stores=Stores(claims=claims), **more)
+    app = app_of(backend, stores=stores_of(claims=claims), **more)
     async with serving(app) as server, client_of(server) as http:
         yield http
 
@@ -179,7 +187,7 @@ async def test_nobody_comes_back(two, tokenizer, monkeypatch, line, prefix):
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_follower_holds_its_body_until_the_answer_begins(backend, claims, tokenizer, stream):
-    app, halting = create_app(backend, stores=Stores(claims=claims)), Halting(tokenizer)
+    app, halting = app_of(backend, stores=stores_of(claims=claims)), Halting(tokenizer)
     bodies = app.state.bodies
     ask = {"json": ASK | {"stream": stream}, "headers": KEY}
 

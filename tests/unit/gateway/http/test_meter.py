@@ -6,11 +6,11 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.app import Stores, create_app
 from gateway.errors import Overloaded, Unavailable
 from gateway.http.meter import Meter
 from ops.runtime.limits import Limits
 from proto.rpc.line import Line
+from tests.unit.gateway.conftest import app_of, stores_of
 
 ME = "me"
 
@@ -126,7 +126,7 @@ async def test_away() -> None:
 
 async def test_clients_are_told(backend: Any, meter: Meter) -> None:
     limits = Limits.parse("requests_per_minute=2 tokens_per_minute=100000 concurrency=1")
-    transport = httpx.ASGITransport(create_app(backend, limits=limits, stores=Stores(meter=meter)))
+    transport = httpx.ASGITransport(app_of(backend, limits=limits, stores=stores_of(meter=meter)))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
         ask = {"model": "m", "prompt": "A", "max_tokens": 2}
         refusal = await http.post("/v1/completions", json=ask | {"n": 1000})
@@ -148,7 +148,7 @@ async def test_clients_are_told(backend: Any, meter: Meter) -> None:
 
 async def test_who_has_no_such_limits_pays_nothing(backend: Any) -> None:
     meter = Meter(Line("unix:///nowhere/redis.sock"), "x:", "gateway-1")
-    app = create_app(backend, limits=Limits.parse("seconds=60"), stores=Stores(meter=meter))
+    app = app_of(backend, limits=Limits.parse("seconds=60"), stores=stores_of(meter=meter))
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
         answer = await http.post("/v1/completions", json={"model": "m", "prompt": "A"})

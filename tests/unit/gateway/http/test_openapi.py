@@ -6,10 +6,9 @@ import httpx
 import pytest
 
 from gateway.api.answer_schema import ChatCompletionChunk, CompletionChunk
-from gateway.app import create_app
 from gateway.http.meter import RATE_HEADERS, _headers
 from ops.runtime.limits import Limits
-from tests.unit.gateway.conftest import JSON
+from tests.unit.gateway.conftest import JSON, app_of
 
 POSTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/tokenize", "/detokenize")
 POSTS += ("/v1/rerank", "/v1/score", "/v1/classify", "/v1/responses", "/pooling")
@@ -83,6 +82,7 @@ async def test_every_answer_has_a_type(document):
             "OllamaVersion",
         ),
         *("KserveServer", "KserveLive", "KserveReady", "KserveModelReady", "KserveModel", "InferAnswer"),
+        *("FileObject", "FileList", "DeletedFile", "BatchObject", "BatchList"),
         *("ModelList", "ModelObject", "Liveness", "Load", "Version", "Readiness"),
     }
     assert names - {""} <= document["components"]["schemas"].keys()
@@ -130,7 +130,7 @@ async def test_what_is_sent_with_an_error_is_documented(document, refusing, keys
     client = refusing
     if "Authorization" in ask.get("headers", {}):
         transport = httpx.ASGITransport(
-            create_app(refusing._transport.app.state.generator._backend, keys_of({"sk": "a"}))
+            app_of(refusing._transport.app.state.generator._backend, keys_of({"sk": "a"}))
         )
         client = httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=JSON)
     answer = await client.request(method, path, **ask)

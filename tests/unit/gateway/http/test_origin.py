@@ -3,17 +3,17 @@
 import httpx
 import pytest
 
-from gateway.app import Options, create_app
+from gateway.app import Options
 from gateway.http.origin import Access
 from gateway.settings import GatewaySettings
-from tests.unit.gateway.conftest import JSON, NoTokenizer
+from tests.unit.gateway.conftest import JSON, NoTokenizer, app_of
 
 BAD_BODY = b"{"
 """A request with this body is refused with 400 once it has passed all checks of who asks."""
 
 
 def client(access: Access = Access(), **more) -> httpx.AsyncClient:  # noqa: B008
-    transport = httpx.ASGITransport(create_app(NoTokenizer(), options=Options(access), **more))
+    transport = httpx.ASGITransport(app_of(NoTokenizer(), options=Options(access), **more))
     return httpx.AsyncClient(transport=transport, base_url="http://localhost:8000", headers=JSON)
 
 
@@ -133,7 +133,7 @@ async def test_an_allowed_page_can_read_answers(allowed, keys_of):
 
 async def test_an_allowed_page_can_read_of_a_fault_of_ours():
     access = Access.of(origins=["https://app.example"])
-    app = create_app(NoTokenizer(), options=Options(access))  # it raises what nobody expects
+    app = app_of(NoTokenizer(), options=Options(access))  # it raises what nobody expects
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
         ask = {"model": "m", "prompt": "A"}

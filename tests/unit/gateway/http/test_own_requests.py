@@ -5,11 +5,11 @@ import json
 
 import pytest
 
-from gateway.app import create_app
 from gateway.behalf import Behalf
 from gateway.http.own_requests import OwnRequests
 from ops.runtime.api_keys import Key, digest_of
 from ops.runtime.limits import Limits
+from tests.unit.gateway.conftest import app_of
 
 ASK = {"model": "m", "prompt": "A fox", "max_tokens": 3}
 LIMITS = Limits(sequences=2)
@@ -22,7 +22,7 @@ def body(**fields):
 
 @pytest.fixture
 def own(backend, keys_of):
-    return OwnRequests(create_app(backend, keys_of({"sk-north": "north"})))
+    return OwnRequests(app_of(backend, keys_of({"sk-north": "north"})))
 
 
 async def asked(own, data, behalf=NORTH, state=None, path="/v1/completions"):
@@ -67,7 +67,7 @@ async def test_a_key_that_is_gone_asks_nothing(own, tokenizer):
 async def test_the_limits_are_those_of_the_key_now(backend, keys_of, tokenizer):
     keys = keys_of({})
     keys._given, keys._needed = {NORTH.account: Key(name="n", tenant="north", limits=LIMITS)}, True
-    reply, text = await asked(OwnRequests(create_app(backend, keys)), body(n=3))
+    reply, text = await asked(OwnRequests(app_of(backend, keys)), body(n=3))
     assert reply.status == 400
     assert "at most 2" in json.loads(text)["error"]["message"]
     assert tokenizer.requests == []
@@ -76,7 +76,7 @@ async def test_the_limits_are_those_of_the_key_now(backend, keys_of, tokenizer):
 async def test_when_to_ask_again(own, backend, tokenizer, keys_of):
     bad, _ = await asked(own, body(temperature=-1))
     assert (bad.status, bad.again_in) == (400, None)
-    stopping = create_app(backend, keys_of({"sk-north": "north"}))
+    stopping = app_of(backend, keys_of({"sk-north": "north"}))
     stopping.state.drain.begun = True
     later, _ = await asked(OwnRequests(stopping), body())
     assert (later.status, later.again_in) == (503, 1.0)
@@ -87,7 +87,7 @@ async def test_a_model_that_is_not_there_is_unknown_once_the_deployment_has_star
 
     async def again_in(leases):
         backend.lease_list = leases
-        app = create_app(backend, keys_of({"sk-north": "north"}))
+        app = app_of(backend, keys_of({"sk-north": "north"}))
         own = OwnRequests(app, lambda: 0.0)
         own._clock = lambda: now
         reply, _ = await asked(own, body(model="none"))

@@ -3,7 +3,8 @@
 import httpx
 import pytest
 
-from gateway.app import Options, create_app
+from gateway.app import Options
+from tests.unit.gateway.conftest import app_of
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/models/m", "/health/live", "/version"])
@@ -28,7 +29,7 @@ async def test_a_base_url_may_end_with_a_slash(gateway, path):
 
 async def test_a_model_s_name_may_have_slashes(backend):
     aliases = {"/models/m": "m"}
-    transport = httpx.ASGITransport(create_app(backend, options=Options(aliases=aliases)))
+    transport = httpx.ASGITransport(app_of(backend, options=Options(aliases=aliases)))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
         answer = await http.get("/v1/models//models/m")
     assert (answer.status_code, answer.json()["id"]) == (200, "/models/m")

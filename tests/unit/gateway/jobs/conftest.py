@@ -11,13 +11,13 @@ import pytest
 import pytest_asyncio
 from fastapi import FastAPI
 
-from gateway.app import Stores, create_app
+from gateway.app import Stores
 from gateway.upstream.batch_store import BatchStore
 from gateway.upstream.file_store import FileStore
 from gateway.upstream.job_queue import JobQueue
 from gateway.upstream.response_store import ResponseStore
 from proto.rpc.line import Line
-from tests.unit.gateway.conftest import JSON, FakeBackend, FakeTokenizer, serving
+from tests.unit.gateway.conftest import JSON, FakeBackend, FakeTokenizer, app_of, serving, stores_of
 
 MOST = 3
 """Jobs of one kind that a tenant may have at once."""
@@ -25,7 +25,7 @@ MOST = 3
 
 @pytest.fixture
 def stores(line: Line, prefix: str) -> Stores:
-    return Stores(
+    return stores_of(
         responses=ResponseStore(line, prefix, seconds=600, tenant_bytes=2**24, all_bytes=2**24),
         background=JobQueue(line, prefix, "response", MOST),
         batches=BatchStore(
@@ -80,7 +80,7 @@ async def fleet(
     async with AsyncExitStack() as stack:
 
         async def start(tenant: str = "a", works: bool = True) -> Working:
-            app = create_app(backend, keys_of({"sk-a": "a", "sk-b": "b"}), stores=stores)  # type: ignore[arg-type]
+            app = app_of(backend, keys_of({"sk-a": "a", "sk-b": "b"}), stores=stores)  # type: ignore[arg-type]
             server = await stack.enter_async_context(serving(app))
             url = f"http://127.0.0.1:{server.port}"
             headers = JSON | {"Authorization": f"Bearer sk-{tenant}"}

@@ -2,20 +2,19 @@
 
 import asyncio
 
-from gateway.app import Stores, create_app
 from gateway.http.own_requests import OwnRequests
 from gateway.jobs.jobs import Jobs
+from tests.unit.gateway.conftest import app_of, stores_of
 
 
 async def test_without_a_place_for_them_there_are_none(backend, stores):
-    jobs = Jobs(OwnRequests(create_app(backend)))
+    jobs = Jobs(OwnRequests(app_of(backend)))
     assert jobs.background(None, stores.background) is None
-    assert jobs.background(stores.responses, None) is None
     assert jobs.background(stores.responses, stores.background) is not None
 
 
 async def test_a_gateway_without_jobs_runs_until_it_is_stopped(backend):
-    running = asyncio.create_task(create_app(backend, stores=Stores()).state.jobs.run())
+    running = asyncio.create_task(app_of(backend, stores=stores_of()).state.jobs.run())
     await asyncio.sleep(0)
     assert not running.done()
     running.cancel()
