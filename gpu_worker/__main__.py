@@ -3,9 +3,11 @@
 import asyncio
 import logging
 from functools import partial
+from typing import Any
 
 from gpu_worker.engine import Engine
 from gpu_worker.errors import WorkerError
+from gpu_worker.machine.rates import Rates
 from gpu_worker.pace.watch import pace_of
 from gpu_worker.service import WorkerService
 from gpu_worker.settings import WorkerSettings
@@ -32,25 +34,12 @@ async def serve(node: Node, settings: WorkerSettings) -> None:
 
     Raises `DeviceError` when the GPU is lost.
     """
-    loop = asyncio.get_running_loop()
-
-    def tell(stage: str) -> None:
-        """Let the lease say what is being done; from any thread."""
-        asyncio.run_coroutine_threadsafe(node.update(stage=stage), loop)
-
-    try:
-        tell("fetching the model")
-        settings = await asyncio.to_thread(resolved, settings)
-        tell("measuring this machine")
-        rates = await asyncio.to_thread(rates_of, settings)  # before the model takes memory
-        runner = await asyncio.to_thread(load, settings, tell=tell)
-    except WorkerError as error:
-        raise StartError(str(error)) from error
+    settings, rates, runner = await _load(node, settings)
     arithmetic = arithmetic_of(settings, runner.kernels, runner.device)
-    reason = getattr(runner.kernels, "reason", "")
     machine = rates.describe(arithmetic) if rates is not None else {}
     if machine:
         log.info("this machine: %s", ", ".join(f"{name} {rate}" for name, rate in machine.items()))
+    loop = asyncio.get_running_loop()
     slow: asyncio.Queue[str] = asyncio.Queue()
 
     def note(what: str) -> None:
@@ -61,20 +50,7 @@ async def serve(node: Node, settings: WorkerSettings) -> None:
     server = node.server(pool=settings.served_name, capacity=1)
     images = ImageStore(Line(settings.redis_url), settings.stream_prefix) if runner.limits.images else None
     add_WorkerServicer_to_server(WorkerService(engine, settings.served_name, images), server)
-    dtype = str(runner.dtype).removeprefix("torch.")
-    await node.update(
-        stage="",
-        model=settings.served_name,
-        device=runner.device.type,
-        dtype=dtype,
-        fingerprint=runner.fingerprint,
-        arithmetic=f"{arithmetic}, more slowly: {reason}" if reason else arithmetic,
-        blocks=0 if runner.limits.bidirectional else runner.limits.num_blocks,  # an encoder keeps nothing
-        block_size=runner.limits.block_size,
-        slots=runner.limits.max_slots,
-        longest=runner.limits.max_model_len,
-        **machine,
-    )
+    await node.update(stage="", model=settings.served_name, **_offer(runner, arithmetic), **machine)
     populate_memory(runner)
     async with Owner(node.fail) as owner:
         owner.own(_watch(engine), "what watches the device")
@@ -93,6 +69,40 @@ async def serve(node: Node, settings: WorkerSettings) -> None:
             await server.stop(0)
             await engine.stop()
             runner.close()
+
+
+async def _load(node: Node, settings: WorkerSettings) -> tuple[WorkerSettings, Rates | None, Runner]:
+    """The settings with directories, this machine's rates, and the model. Raises `StartError`."""
+    loop = asyncio.get_running_loop()
+
+    def tell(stage: str) -> None:
+        """Let the lease say what is being done; from any thread."""
+        asyncio.run_coroutine_threadsafe(node.update(stage=stage), loop)
+
+    try:
+        tell("fetching the model")
+        settings = await asyncio.to_thread(resolved, settings)
+        tell("measuring this machine")
+        rates = await asyncio.to_thread(rates_of, settings)  # before the model takes memory
+        runner = await asyncio.to_thread(load, settings, tell=tell)
+    except WorkerError as error:
+        raise StartError(str(error)) from error
+    return settings, rates, runner
+
+
+def _offer(runner: Runner, arithmetic: str) -> dict[str, Any]:
+    """What the process's lease says of the worker."""
+    limits, reason = runner.limits, getattr(runner.kernels, "reason", "")
+    return {
+        "device": runner.device.type,
+        "dtype": str(runner.dtype).removeprefix("torch."),
+        "fingerprint": runner.fingerprint,
+        "arithmetic": f"{arithmetic}, more slowly: {reason}" if reason else arithmetic,
+        "blocks": 0 if limits.bidirectional else limits.num_blocks,  # an encoder keeps nothing
+        "block_size": limits.block_size,
+        "slots": limits.max_slots,
+        "longest": limits.max_model_len,
+    }
 
 
 async def _watch(engine: Engine) -> None:

@@ -25,6 +25,7 @@ from gpu_worker.startup.record_steps import record_steps
 from gpu_worker.startup.sizing import Parts, add_host_memory, enough_memory, limits_of
 from gpu_worker.startup.warmup import full_step, rehearse
 from gpu_worker.step.draft_model import load_draft
+from gpu_worker.step.limits import BatchLimits
 from gpu_worker.step.runner import Runner
 from ops.model_directory.grammars import end_tokens_in
 from ops.model_directory.hub import fetched, fetched_adapter
@@ -84,31 +85,58 @@ def load_rank(
         plain = kernels_of(settings, device, ranks)
         kernels = around(plain)
     tell("loading weights")
-    predictor = settings.draft_model or settings.model if settings.speculation == "mtp" else None
     adapters = AdapterFiles(settings.adapters, plain_kernels(plain)) if settings.adapters else None
-    beside = Beside(adapters, predictor, settings.image_tokens)
-    dtype, longest = dtype_of(settings, device), settings.max_model_len
-    model = load_model(settings.model, device, kernels, dtype, longest, ranks, beside)
-    if model.config.bidirectional and settings.quantization not in PLAIN:
-        what = f"QUIRE_QUANTIZATION={settings.quantization}: the weights of an encoder are not quantized"
-        raise ModelError(what)
-    kv = kernels.kv_format(settings.kv_dtype, model.dtype)
-    draft = _draft(settings, model, kernels, device, ranks)
-    config, projection = model.config, None
-    if not config.num_labels:
-        projection = load_projection(settings.model, config.hidden_size, device)
-    parts = Parts(model, draft, kernels, kv, device, ranks, projection)
+    parts = _parts(settings, kernels, device, ranks, adapters)
     tell("measuring how much memory a step takes")
     every_scales = _head_scales(settings, parts)
     limits = limits_of(settings, parts)
     runner = parts.runner(limits)
     for cache, scales in zip(runner.pages, every_scales, strict=False):
-        kv.set_scales(cache, scales)
+        parts.kv.set_scales(cache, scales)
+    _log_memory(parts, limits)
+    tell("trying steps of every size")
+    add_host_memory(settings, runner, ranks)
+    runner.fingerprint = fingerprint_of(settings, kernels, parts.model.dtype, device)
+    runner.adapters = {
+        name: adapter_fingerprint(runner.fingerprint, directory)
+        for name, directory in settings.adapters.items()
+    }
+    _try_steps(runner, plain, device)
+    runner.batch.grammars.directory = settings.model
+    runner.batch.grammars.limits_time = ranks.rank == 0
+    if not limits.bidirectional:  # what generates nothing has no grammars
+        runner.batch.grammars.prepare(end_tokens_in(settings.model))
+    return runner
+
+
+def _parts(
+    settings: WorkerSettings,
+    kernels: Kernels,
+    device: torch.device,
+    ranks: Ranks,
+    adapters: AdapterFiles | None,
+) -> Parts:
+    """The model with what goes with it. Raises `ModelError` and `CapacityError`."""
+    predictor = settings.draft_model or settings.model if settings.speculation == "mtp" else None
+    beside = Beside(adapters, predictor, settings.image_tokens)
+    dtype, longest = dtype_of(settings, device), settings.max_model_len
+    model = load_model(settings.model, device, kernels, dtype, longest, ranks, beside)
+    config = model.config
+    if config.bidirectional and settings.quantization not in PLAIN:
+        what = f"QUIRE_QUANTIZATION={settings.quantization}: the weights of an encoder are not quantized"
+        raise ModelError(what)
+    kv = kernels.kv_format(settings.kv_dtype, model.dtype)
+    draft = _draft(settings, model, kernels, device, ranks)
+    projection = None if config.num_labels else load_projection(settings.model, config.hidden_size, device)
+    return Parts(model, draft, kernels, kv, device, ranks, projection)
+
+
+def _log_memory(parts: Parts, limits: BatchLimits) -> None:
     block_bytes = parts.block_bytes(limits.block_size)
     log.info(
         "KV memory: %s, %d blocks of %d tokens, %.0f MiB, %.1f KiB a token; "
         "%d slots, sequences up to %d tokens, steps up to %d",
-        kv.name,
+        parts.kv.name,
         limits.num_blocks,
         limits.block_size,
         limits.num_blocks * block_bytes / 2**20,
@@ -117,27 +145,22 @@ def load_rank(
         limits.max_model_len,
         limits.max_step_tokens,
     )
-    tell("trying steps of every size")
-    add_host_memory(settings, runner, ranks)
-    runner.fingerprint = fingerprint_of(settings, kernels, model.dtype, device)
-    runner.adapters = {
-        name: adapter_fingerprint(runner.fingerprint, directory)
-        for name, directory in settings.adapters.items()
-    }
-    if device.type == "cuda":
-        with enough_memory(limits, device):
-            if not limits.bidirectional:  # an encoder has no kernels that would have to be compiled
-                rehearse(runner)
-            record_steps(runner, plain)
-            runner.execute(full_step(limits))  # the allocator keeps the memory that this step takes
-        runner.reset()
-    else:
+
+
+def _try_steps(runner: Runner, plain: Kernels, device: torch.device) -> None:
+    """Compute the steps that have to be tried before the first request, and record small ones.
+
+    `plain`: the back end as it is, without what measures it. Raises `CapacityError`.
+    """
+    if device.type != "cuda":
         record_steps(runner, plain)
-    runner.batch.grammars.directory = settings.model
-    runner.batch.grammars.limits_time = ranks.rank == 0
-    if not limits.bidirectional:  # what generates nothing has no grammars
-        runner.batch.grammars.prepare(end_tokens_in(settings.model))
-    return runner
+        return
+    with enough_memory(runner.limits, device):
+        if not runner.limits.bidirectional:  # an encoder has no kernels that would have to be compiled
+            rehearse(runner)
+        record_steps(runner, plain)
+        runner.execute(full_step(runner.limits))  # the allocator keeps the memory that this step takes
+    runner.reset()
 
 
 def resolved(settings: WorkerSettings) -> WorkerSettings:
