@@ -17,27 +17,20 @@ more. After the prefix and `claims:` the keys are, where <key> is `<tenant>:<dig
     tenants                sorted set of the tenants, by the bytes of their answers
 """
 
-import asyncio
 import hashlib
-import logging
 import secrets
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from gateway.errors import BadRequest, Overloaded, Unavailable
-from proto.rpc import BusAway
+from gateway.errors import BadRequest, Overloaded
+from gateway.redis_replies import lasting, reply_of
 from proto.rpc.line import Line
-from proto.rpc.resp import RedisReplyError
 
 LEASE_SECONDS = 10.0
 """Time after which the claim of a gateway that has died is free."""
-PASSING = ("LOADING", "MASTERDOWN", "READONLY", "CLUSTERDOWN", "TRYAGAIN")
-"""Beginnings of errors of a Redis that starts or takes another's place."""
-AGAIN_SECONDS = 0.5
-"""Time between two looks for a Redis that is away."""
 READ_AT_ONCE = 16
 """Entries that are read at once."""
 BLOCK_SECONDS = 1.0
@@ -55,8 +48,6 @@ ENTRY_BYTES = 64
 HEAD, PIECE, END = b"head", b"piece", b"end"
 Entry = tuple[bytes, bytes]
 """A part of an answer: what it is, one of the three above, and its bytes."""
-
-logger = logging.getLogger(__name__)
 
 # In all scripts: KEYS[1] begins all keys, ARGV[1] is the key, ARGV[2] the owner, ARGV[3] seconds.
 _COMMON = """
@@ -99,7 +90,8 @@ local function drop(one)
 end
 """
 
-# ARGV[4] the fingerprint. Returns the fingerprint and the owner of the claim that there is now.
+# ARGV[4] the fingerprint. Returns the fingerprint and the owner of the claim that there is now, which may be
+# the caller's already: its reply may have been lost.
 _TAKE = (
     _COMMON
     + """
@@ -175,10 +167,6 @@ class ClaimLost(Exception):
     """The answer that was waited for does not come: its owner has given it up, or has died."""
 
 
-class Refused(Unavailable):
-    """Redis is there, and says no: it has no room, for example."""
-
-
 @dataclass(frozen=True)
 class Claims:
     """The keys of one deployment. Methods raise `Unavailable` if Redis cannot be reached."""
@@ -198,10 +186,12 @@ class Claims:
     async def take(self, tenant: str, key: str, fingerprint: str) -> "Claim":
         """The claim under a tenant's key: a new one of the caller's, or the one that there is.
 
-        `fingerprint` tells the request from others. Raises `BadRequest` if another one has the key.
+        `fingerprint` tells the request from others. Raises `BadRequest` if another one has the key, and
+        `Unavailable` if Redis is away for longer than a claim lasts: none is left behind.
         """
         name, owner = f"{tenant}:{hashlib.sha256(key.encode()).hexdigest()}", secrets.token_hex(8)
-        found, its_owner = await Claim(self, tenant, name, owner, True).run(_TAKE, LEASE_SECONDS, fingerprint)
+        command = partial(Claim(self, tenant, name, owner, True).run, _TAKE, LEASE_SECONDS, fingerprint)
+        found, its_owner = await lasting(command, LEASE_SECONDS)
         if found.decode() != fingerprint:
             message = "Another request has had this Idempotency-Key."
             raise BadRequest(message, code="idempotency_key_reused")
@@ -209,14 +199,7 @@ class Claims:
 
     async def execute(self, line: Line, *command: str | int | bytes, seconds: float = 0) -> Any:
         """`seconds`: that the command may wait in Redis."""
-        try:
-            (found,) = await line.execute(command, block_seconds=seconds)
-        except BusAway as error:
-            logger.warning("answers under an Idempotency-Key cannot be reached: %s", error)
-            refused = isinstance(error, RedisReplyError) and not str(error).startswith(PASSING)
-            kind = Refused if refused else Unavailable
-            raise kind("The answers under an Idempotency-Key cannot be reached.") from None
-        return found
+        return await reply_of(line, "answers under an Idempotency-Key", *command, block_seconds=seconds)
 
     def follower(self, tenant: str) -> Line:
         """A connection to wait at. Raises `Overloaded`."""
@@ -250,7 +233,7 @@ class Claim:
         bounds = (self._claims.all_bytes, KEYS_BYTES, ENTRY_BYTES)
         parts = (part for entry in entries for part in entry)
         command = partial(self.run, _KEEP, LEASE_SECONDS, *bounds, secrets.token_hex(8), *parts)
-        found: int = await _lasting(command)
+        found: int = await lasting(command, LEASE_SECONDS)
         return None if found < 0 else found
 
     async def drop(self) -> None:
@@ -259,7 +242,7 @@ class Claim:
 
     async def complete(self) -> None:
         """The answer has ended, and is kept."""
-        await _lasting(lambda: self.run(_COMPLETE, self._claims.seconds))
+        await lasting(lambda: self.run(_COMPLETE, self._claims.seconds), LEASE_SECONDS)
 
     async def entries(self) -> AsyncGenerator[Entry, None]:
         """The answer as it comes, without its end. Raises `ClaimLost`, `Overloaded`."""
@@ -267,7 +250,7 @@ class Claim:
         line: Line | None = None
         try:
             while True:
-                found = await _lasting(partial(self._read, line, place))
+                found = await lasting(partial(self._read, line, place), LEASE_SECONDS)
                 for _, (kind, value) in found:
                     if kind == END:
                         return
@@ -275,7 +258,7 @@ class Claim:
                 if found:
                     place = found[-1][0]
                     continue
-                if not await _lasting(lambda: self.run(_WAIT, 0)):
+                if not await lasting(lambda: self.run(_WAIT, 0), LEASE_SECONDS):
                     raise ClaimLost
                 line = line or self._claims.follower(self._tenant)
         finally:
@@ -296,18 +279,3 @@ class Claim:
         """Run a script of this file."""
         command = ("EVAL", script, 1, f"{self._claims.prefix}claims:", self._key, self._owner)
         return await self._claims.execute(self._claims.line, *command, str(seconds), *more)
-
-
-async def _lasting(ask: Callable[[], Awaitable[Any]]) -> Any:
-    """What `ask` returns. It is asked again while Redis is away, for as long as a claim lasts."""
-    clock = asyncio.get_running_loop().time
-    end = clock() + LEASE_SECONDS
-    while True:
-        try:
-            return await ask()
-        except Refused:
-            raise
-        except Unavailable:
-            if clock() > end:
-                raise
-        await asyncio.sleep(AGAIN_SECONDS)

@@ -10,17 +10,16 @@ After the prefix and `batches:` the keys are:
 
 import hashlib
 import json
-import logging
 import re
 import time
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from gateway.errors import Overloaded, Unavailable
+from gateway.errors import Overloaded
+from gateway.redis_replies import reply_of
 from gateway.upstream.file_store import FILES, FileStore, in_pieces, no_room
 from gateway.upstream.job_queue import HELD, NO_LEASE, Lease, LeaseLost
 from gateway.upstream.listed import listed
-from proto.rpc import BusAway
 from proto.rpc.line import Line
 
 DAY = 86400
@@ -33,8 +32,6 @@ OUTCOMES = {"completed": "output_file_id", "failed": "error_file_id"}
 _ID = re.compile(r"batch_[0-9a-f]{32}")
 
 Json = dict[str, Any]
-
-logger = logging.getLogger(__name__)
 
 # KEYS[1] begins all keys. ARGV: tenant, id, key and owner of a lease, the batch, seconds. Returns 0 if the
 # lease is lost, and -1 if there are too many.
@@ -161,12 +158,7 @@ class BatchStore:
         return await self._execute("EVAL", script, len(keys), *keys, *arguments)
 
     async def _execute(self, *command: str | int | bytes) -> Any:
-        try:
-            (found,) = await self._line.execute(command)
-        except BusAway as error:
-            logger.warning("batches cannot be reached: %s", error)
-            raise Unavailable("The batches cannot be reached.") from None
-        return found
+        return await reply_of(self._line, "batches", *command)
 
 
 def file_of(batch_id: str, outcome: str) -> str:

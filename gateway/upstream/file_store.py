@@ -11,16 +11,15 @@ After the prefix and `files:` the keys are:
 """
 
 import json
-import logging
 import re
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from gateway.errors import Overloaded, Unavailable
+from gateway.errors import Overloaded
+from gateway.redis_replies import reply_of
 from gateway.upstream.listed import listed
-from proto.rpc import BusAway
 from proto.rpc.line import Line
 
 PIECE_BYTES = 2**16
@@ -30,8 +29,6 @@ PURPOSES = ("batch", "batch_output")
 _ID = re.compile(r"file-[0-9a-f]{32}")
 
 Json = dict[str, Any]
-
-logger = logging.getLogger(__name__)
 
 FILES = """
 local function files_place(tenant, id) return tenant .. ':' .. id end
@@ -180,12 +177,7 @@ class FileStore:
             yield bytes(rest)
 
     async def _run(self, *command: str | int | bytes) -> Any:
-        try:
-            (found,) = await self._line.execute(command)
-        except BusAway as error:
-            logger.warning("files cannot be reached: %s", error)
-            raise Unavailable("The files cannot be reached.") from None
-        return found
+        return await reply_of(self._line, "files", *command)
 
 
 def in_pieces(data: bytes) -> list[bytes]:

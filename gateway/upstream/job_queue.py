@@ -12,20 +12,17 @@ After the prefix and `jobs:<kind>:` the keys are:
     of:<tenant>    set of the tenant's ids
 """
 
-import logging
 import uuid
 from dataclasses import dataclass
 from typing import Any
 
 from gateway.behalf import Behalf
-from gateway.errors import Overloaded, Unavailable
-from proto.rpc import BusAway
+from gateway.errors import Overloaded
+from gateway.redis_replies import reply_of
 from proto.rpc.line import Line
 
 LEASE_SECONDS = 10.0
 """Time after which another gateway takes the job of one that has died."""
-
-logger = logging.getLogger(__name__)
 
 HELD = """
 local function owned(key, owner)
@@ -193,9 +190,4 @@ class JobQueue:
 
     async def _run(self, script: str, *arguments: str | int | float) -> Any:
         given = (str(one) if isinstance(one, float) else one for one in arguments)
-        try:
-            (found,) = await self._line.execute(("EVAL", script, 1, self._base, *given))
-        except BusAway as error:
-            logger.warning("jobs cannot be reached: %s", error)
-            raise Unavailable("The jobs cannot be reached.") from None
-        return found
+        return await reply_of(self._line, "jobs", "EVAL", script, 1, self._base, *given)

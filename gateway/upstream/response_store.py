@@ -8,15 +8,15 @@ prefix and `responses:` the keys are those of `gateway.upstream.stored_room`, an
     events:<tenant>:<id>    stream of the events: number n is the entry n+1, as JSON in the field `e`
 """
 
-import asyncio
 import json
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from gateway.errors import NotFound, TooLarge, Unavailable
+from gateway.errors import NotFound, TooLarge
 from gateway.parsing import PART_BYTES, parsed, parsed_each
+from gateway.redis_replies import lasting
 from gateway.upstream.conversation_store import (
     NOTHING_ADDED,
     Added,
@@ -33,8 +33,6 @@ BLOCK_SECONDS = 5.0
 """Time for which a reader waits for the next event, before it looks whether the response is still there."""
 AWAY_SECONDS = 30.0
 """Time for which Redis may be away while events are followed."""
-AGAIN_SECONDS = 0.1
-"""Time between two looks for a Redis that is away."""
 _ID = re.compile(r"resp_[0-9a-f]{32}")
 
 Json = dict[str, Any]
@@ -129,20 +127,15 @@ class ResponseStore:
 
     async def _follow(self, line: Line, place: str, after: int) -> AsyncGenerator[bytes, None]:
         block = ("BLOCK", int(BLOCK_SECONDS * 1000))
-        clock = asyncio.get_running_loop().time
-        away: float | None = None
+        read = ("XREAD", "COUNT", EVENTS_AT_ONCE, *block, "STREAMS", f"{self._room.base}events:{place}")
+
+        async def look() -> tuple[Any, bool]:
+            """New entries, and whether the response is there."""
+            found = await run(line, *read, f"{after + 1}-0", block_seconds=BLOCK_SECONDS)
+            return found, bool(found or await run(line, "EXISTS", f"{self._room.base}of:{place}"))
+
         while True:
-            read = ("XREAD", "COUNT", EVENTS_AT_ONCE, *block, "STREAMS", f"{self._room.base}events:{place}")
-            try:
-                found = await run(line, *read, f"{after + 1}-0", block_seconds=BLOCK_SECONDS)
-                there = found or await run(line, "EXISTS", f"{self._room.base}of:{place}")
-            except Unavailable:
-                away = away or clock()
-                if clock() - away > AWAY_SECONDS:
-                    raise
-                await asyncio.sleep(AGAIN_SECONDS)
-                continue
-            away = None
+            found, there = await lasting(look, AWAY_SECONDS)
             for entry, fields in found[0][1] if found else ():
                 after = int(entry.partition(b"-")[0]) - 1
                 yield fields[1]

@@ -11,12 +11,10 @@ After a prefix the keys are:
 """
 
 import json
-import logging
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.errors import Unavailable
-from proto.rpc import BusAway
+from gateway.redis_replies import reply_of
 from proto.rpc.line import Line
 
 MAX_RECORD_BYTES = 8 * 2**20
@@ -25,8 +23,6 @@ MAX_ITEMS = 4096
 """Items of a conversation: one that has more takes no further ones."""
 
 Json = dict[str, Any]
-
-logger = logging.getLogger(__name__)
 
 # In all scripts: KEYS[1] begins all keys; ARGV[1] the tenant, ARGV[2] the record's id, ARGV[3] and ARGV[4]
 # bytes that the tenant and all may have, ARGV[5] seconds that a record is kept, ARGV[6] bytes that one
@@ -167,13 +163,8 @@ class Room:
 
 
 async def run(line: Line, *command: str | int | bytes, block_seconds: float = 0) -> Any:
-    """The reply to a command. Raises `Unavailable`."""
-    try:
-        (found,) = await line.execute(command, block_seconds=block_seconds)
-    except BusAway as error:
-        logger.warning("stored responses cannot be reached: %s", error)
-        raise Unavailable("The stored responses cannot be reached.") from None
-    return found
+    """The reply to a command: see `reply_of`."""
+    return await reply_of(line, "stored responses", *command, block_seconds=block_seconds)
 
 
 def as_json(value: Json) -> bytes:

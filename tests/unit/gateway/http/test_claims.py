@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
+from gateway import redis_replies
 from gateway.errors import BadRequest, Overloaded, Unavailable
 from gateway.http import claims as store
 from gateway.http.claims import ENTRY_BYTES, HEAD, KEYS_BYTES, PIECE, Claim, ClaimLost, Claims
 from gateway.http.idempotent import PIECE_BYTES
 from proto.rpc import BusAway
 from proto.rpc.line import Line
-from proto.rpc.resp import RedisReplyError
 
 SIZE = KEYS_BYTES + 2 * ENTRY_BYTES + 101
 """What an answer takes that is made here."""
@@ -78,7 +78,7 @@ class Broken(Line):
 async def test_an_answer_outlasts_lost_connections(
     claims: Claims, redis_url: str, line: Line, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(redis_replies, "AGAIN_SECONDS", 0.01)
     whole = await claims.take("t", "k", "print")
     broken = Claims(lambda: Broken(redis_url), Broken(redis_url), prefix, seconds=600, all_bytes=3 * SIZE)
     claim = replace(whole, _claims=broken)
@@ -99,25 +99,24 @@ async def test_a_redis_that_stays_away_ends_an_answer(
     claims: Claims, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "LEASE_SECONDS", 0.2)
-    monkeypatch.setattr(store, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(redis_replies, "AGAIN_SECONDS", 0.01)
     away = Line("redis://127.0.0.1:1/0")
     claim = replace(await claims.take("t", "k", "print"), _claims=replace(claims, line=away))
     with pytest.raises(Unavailable):
         await claim.keep([(HEAD, b"h")])
 
 
-async def test_what_redis_refuses_is_not_asked_again(claims: Claims, prefix: str) -> None:
-    asked = []
-
-    class Full:
-        async def execute(self, *commands, block_seconds=0):  # type: ignore[no-untyped-def]
-            asked.append(commands)
-            raise RedisReplyError("OOM command not allowed" if len(asked) > 1 else "LOADING the dataset")
-
-    claim = replace(await claims.take("t", "k", "print"), _claims=replace(claims, line=Full()))
-    with pytest.raises(Unavailable):
-        await claim.keep([(HEAD, b"h")])
-    assert len(asked) == 2, "while it was loading, and then no more"
+async def test_a_claim_whose_reply_is_lost_is_the_caller_s(
+    claims: Claims, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_replies, "AGAIN_SECONDS", 0.01)
+    broken = replace(claims, line=Broken(redis_url))
+    assert (await broken.take("t", "k", "print")).own
+    assert broken.line.count == 3, "it was lost on the way, and then its reply"  # type: ignore[attr-defined]
+    assert not (await broken.take("t", "k", "print")).own
+    with pytest.raises(BadRequest):
+        await broken.take("t", "k", "other")
+    broken.line.close()
 
 
 async def test_a_key_that_is_dropped_is_free(claims: Claims) -> None:

@@ -252,7 +252,8 @@ async def test_without_a_key_nothing_is_asked_of_redis(backend):
         assert (await http.post(PATH, content=b"x", headers=form)).status_code == 415
 
 
-async def test_without_redis_a_request_with_a_key_is_refused(backend):
+async def test_without_redis_a_request_with_a_key_is_refused(backend, monkeypatch):
+    monkeypatch.setattr(store, "LEASE_SECONDS", 0.1)
     away = Line("redis://127.0.0.1:1/0")
     async with gateway(backend, Claims(lambda: away, away, "", 1, 1)) as http:
         assert (await http.post(PATH, json=ASK, headers=KEY)).status_code == Unavailable.status

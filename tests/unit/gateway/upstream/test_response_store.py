@@ -1,9 +1,11 @@
 """Stored responses: who finds them, how long, and which go when there are too many."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from gateway import redis_replies
 from gateway.errors import TooLarge, Unavailable
 from gateway.upstream import response_store
 from gateway.upstream.response_store import MAX_RECORD_BYTES, ResponseStore
@@ -113,6 +115,7 @@ async def test_who_follows_waits_while_redis_is_away(
             raise Unavailable("away")
         return await run(*command, **options)
 
+    monkeypatch.setattr(redis_replies, "AGAIN_SECONDS", 0.01)
     monkeypatch.setattr(response_store, "run", sometimes)
     async with store.following("a", name(1)) as events:
         assert await anext(events) == b"one"
@@ -122,6 +125,14 @@ async def test_who_follows_waits_while_redis_is_away(
         away = 10**6
         monkeypatch.setattr(response_store, "AWAY_SECONDS", 0.3)
         with pytest.raises(Unavailable):
+            await anext(events)
+
+
+async def test_what_redis_refuses_ends_who_follows(store: ResponseStore, line: Line, prefix: str) -> None:
+    await store.put("a", name(1), {})
+    await line.execute(("SET", f"{prefix}responses:events:a:{name(1)}", "no stream"))
+    async with asyncio.timeout(response_store.AWAY_SECONDS / 2), store.following("a", name(1)) as events:
+        with pytest.raises(redis_replies.Refused):
             await anext(events)
 
 
