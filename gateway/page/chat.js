@@ -362,7 +362,8 @@ document.addEventListener("keydown", event => {
     if (!running) $("form").requestSubmit();
   } else if (event.target.id === "edited") {
     event.preventDefault();
-    actions.resend(editing);
+    renew();
+    if (editing) actions.resend(editing);
   } else event.target.closest(".results")?.querySelector("button").click();
 });
 $("log").addEventListener("click", event => {
@@ -370,7 +371,11 @@ $("log").addEventListener("click", event => {
   if (!pressed) return;
   const {place} = pressed.closest(".turn").dataset;
   const {column} = pressed.closest("[data-column]")?.dataset ?? {};
-  const message = chat.messages[place], action = pressed.dataset.action;
+  const before = chat.messages[place], {action} = pressed.dataset;
+  renew();
+  const message = chat.messages[place];
+  // Another tab may have put another one in the place of an answer that had failed.
+  if (message !== before && JSON.stringify(message) !== JSON.stringify(before)) return;
   actions[action](action === "copy" && column ? chats.columns(message)[column] : message, pressed);
 });
 $("chats").addEventListener("click", event => {
@@ -414,7 +419,9 @@ for (const kind of ["dragover", "dragleave", "drop"]) {
 for (const idea of $("ideas").children) idea.addEventListener("click", () => say(idea.textContent));
 for (const name of SETTINGS) {
   $(name).addEventListener("change", () => {
-    chat.settings[name] = $(name).value;
+    const {value} = $(name);
+    renew();
+    chat.settings[name] = $(name).value = value;
     compare();
     hint();
     refresh();
@@ -422,8 +429,10 @@ for (const name of SETTINGS) {
   });
 }
 $("others").addEventListener("change", () => {
-  chat.settings.beside = [...$("others").querySelectorAll(":checked")].map(({value}) => value);
-  $("count").textContent = chat.settings.beside.length ? `+ ${chat.settings.beside.length}` : "Compare";
+  const beside = [...$("others").querySelectorAll(":checked")].map(({value}) => value);
+  renew();
+  chat.settings.beside = beside;
+  compare();
   if (chat.messages.length) keep(chat);
 });
 document.addEventListener("click", event => { if (!$("compare").contains(event.target)) $("compare").open = false; });

@@ -53,14 +53,14 @@ function fence(lines, at) {
   return [node("div", [bar, node("pre", [node("code", [own.join("\n")])])], {class: "code"}), at + 1];
 }
 
-// On lines of its own. What looks like an item or a table in it is none.
+// On lines of its own, empty ones among them. What looks like an item or a table in it is none.
 function formula(lines, at) {
   const [, mark, text] = FORMULA.exec(lines[at]) ?? [];
   if (!mark) return null;
   const end = mark === "$$" ? "$$" : "\\]", own = [lines[at].trim()];
   for (let line = text; !line.includes(end); own.push(line)) {
     line = lines[++at]?.trim();
-    if (!line || line.startsWith("\\[")) return null;
+    if (line === undefined || line.startsWith("\\[")) return null;
   }
   if (!own.at(-1).endsWith(end)) return null;  // something follows in its line
   return [node("p", inline(own.join("\n"))), at + 1];

@@ -100,6 +100,9 @@ MARKDOWN = {
     "\\[1\\] A *b*\n\\[2\\] C": "<p>[1] A <em>b</em><br>[2] C</p>",
     "$$x$$ is **bold**\nand goes on": "<p>$$x$$ is <strong>bold</strong><br>and goes on</p>",
     "- $$\n  |x| \\\\\n  - y\n  $$": "<ul><li>$$<br>|x| \\\\<br>- y<br>$$</li></ul>",
+    "\\[\na\n\n- b*c*d\n\n\\]\n\n*e*": "<p>\\[<br>a<br><br>- b*c*d<br><br>\\]</p><p><em>e</em></p>",
+    "- $$\n  a_b\n\n  + c_d\n  $$\n- e": "<ul><li>$$<br>a_b<br><br>+ c_d<br>$$</li><li>e</li></ul>",
+    "$$\n*a*\n\n\\[\n\n- b": "<p>$$<br><em>a</em></p><p>[</p><ul><li>b</li></ul>",
     "a \\(b \\\\\nc\\)\\\nd": "<p>a \\(b \\\\<br>c\\)<br>d</p>",
     "\\[*a*\n- b\n\n$$5 and *c*": "<p>[<em>a</em></p><ul><li>b</li></ul><p>$$5 and <em>c</em></p>",
 }
@@ -488,7 +491,25 @@ elsewhere("Late", "at the same time");
 dispatchEvent(new StorageEvent("storage"));
 await answers(1);
 const late = stored().filter(one => one.title === "Late").map(texts).sort();
-const seen = {log, one, late, set, shown: $("log").innerText};
+$("fresh").click();
+ask("Again");
+await answers(1);
+elsewhere("Again", "in between");
+const buttons = () => [...document.querySelectorAll("#log button")];
+const press = name => buttons().find(one => one.textContent === name).click();
+press("Regenerate");
+await answers(1);
+elsewhere("Again", "and then");
+press("Edit");
+$("edited").value = "Once more";
+elsewhere("Again", "and still");
+$("edited").dispatchEvent(new KeyboardEvent("keydown", {key: "Enter", bubbles: true}));
+await answers(1);
+elsewhere("Again", "at last");
+$("temperature").value = "0.7";
+$("temperature").dispatchEvent(new Event("change"));
+const last = stored().find(one => one.title === "Again"), {temperature} = last.settings;
+const seen = {log, one, late, set, shown: $("log").innerText, again: texts(last), temperature};
 """
 BLOCKED = """
 let blocked = false;
@@ -615,7 +636,9 @@ async def test_what_another_tab_says_in_a_conversation_is_not_lost(browse, token
     assert shown["one"] == ["One", "So.", "told", "not told", "Two", "So."]
     assert shown["set"] == [["0.5", ["Set", "So."]]], "a setting makes no conversation of its own"
     assert shown["late"] == [["Late", "", "at the same time"], ["Late", "So."]]
-    assert "So." in shown["shown"]
+    assert "at last" in shown["shown"]
+    said = ["Again", "So.", "in between", "So.", "and then", "and still", "Once more", "So.", "at last"]
+    assert (shown["again"], shown["temperature"]) == (said, "0.7")
 
 
 async def test_a_browser_that_keeps_nothing_shows_the_page(browse, blocked, tokenizer):
