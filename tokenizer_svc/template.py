@@ -90,7 +90,9 @@ class ChatTemplate:
         if taken := sorted(arguments.keys() & values.keys()):
             raise InvalidRequestError("chat_template_kwargs", f"{taken[0]} is not for a request to say")
         values.update(arguments)
-        text = self._rendered(values, self._told(messages, tools), continues)
+        text = self._rendered(
+            values, self._told(_going_on(messages) if continues else messages, tools), continues
+        )
         if len(text) > MAX_LENGTH:
             raise InvalidRequestError(
                 "messages", f"the model's chat template makes more than {MAX_LENGTH} characters of this"
@@ -183,6 +185,12 @@ def _with_object(call: Mapping[str, Any]) -> dict[str, Any]:
         return dict(call)
     arguments = {"arguments": text} if text.strip() not in ("", "null") else {}
     return {**call, "function": {**function, "arguments": arguments}}
+
+
+def _going_on(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """The messages, the last one without its calls: they stand behind its text, where the prompt ends."""
+    *before, last = messages
+    return [*before, {name: value for name, value in last.items() if name != "tool_calls"}]
 
 
 def _with_end(content: Any) -> Any:

@@ -434,6 +434,23 @@ def test_messages_in_a_row_go_on() -> None:
     assert ChatTemplate(source, TOKENS).render(chat, rendering=goes_on) == "|user:Late?|assistant:It\n\nis "
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_message_with_calls_goes_on_at_the_end_of_its_text(count: int) -> None:
+    """Whether the template shows a text beside calls or not, as that of Llama 3, which takes one call."""
+    goes_on = Rendering(add_generation_prompt=False, continue_final_message=True)
+    one = calling({"city": "Oslo"}, "I look")
+    chat = [ASKED, {**one, "tool_calls": one["tool_calls"] * count}]
+    calls = "{{ m.tool_calls[0].function.arguments.city if m.tool_calls }}"
+    beside = EACH.replace("{{ m.content }}", "{{ m.content }}" + calls)
+    instead = EACH.replace(
+        "{{ m.content }}", "{% if m.tool_calls %}" + calls + "{% else %}{{ m.content }}{% endif %}"
+    )
+    several = refusing("m.tool_calls and m.tool_calls | length > 1")
+    for source in (EACH, beside, instead, several + beside, several + instead):
+        text = ChatTemplate(source, TOKENS).render(chat, rendering=goes_on)
+        assert text == "|user:Late?|assistant:I look"
+
+
 def test_tools_and_messages_without_content() -> None:
     turns = [{"role": "assistant", "content": None, "tool_calls": [{"function": {"arguments": {"a": 1}}}]}]
     source = (
