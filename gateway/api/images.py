@@ -21,6 +21,10 @@ from ops.runtime.image_store import MAX_IMAGE_BYTES, MAX_IMAGES, image_file
 from proto.tokenizer_pb2 import ChatMessage, TextRequest
 
 UNSEEN = "[an image, which this model cannot see]"
+EARLIER = "[an earlier image, which is left out]"
+LEFT_OUT_AT_ONCE = 16
+"""Earlier images are left out in such numbers. So the beginning of a conversation that goes on, which is
+cached, does not change with each image."""
 DETAILS = ("auto", "low", "high", "original")
 """How much of an image the model should see. `low` reduces it; between the others nothing differs."""
 
@@ -109,35 +113,50 @@ async def taken_out(requests: Sequence[TextRequest]) -> Images:
     return await asyncio.to_thread(_take_out, [each for one in requests for each in one.chat.messages])
 
 
-async def left_out(requests: Sequence[TextRequest]) -> bool:
-    """Put a text in the place of the images that tools have given. Whether there were any.
+async def left_out(requests: Sequence[TextRequest], seeing: bool) -> bool:
+    """Put a text in the place of images that tools have given. Whether there were any.
 
-    What a tool has given stays in the conversation, and would end it. Clients whose API has results that are
-    texts alone send the images behind the results.
+    `seeing`: the model sees images. Then the oldest are left out, if there are more than a request may have;
+    otherwise all. What a tool has given stays in the conversation, and would end it. Clients whose API has
+    results that are texts alone send the images behind the results.
     """
-    return await asyncio.to_thread(_leave_out, [each for one in requests for each in one.chat.messages])
+    messages = [each for one in requests for each in one.chat.messages]
+    return await asyncio.to_thread(_leave_out, messages, seeing)
 
 
-def _leave_out(messages: Iterable[ChatMessage]) -> bool:
-    given = found = False
+def _leave_out(messages: Sequence[ChatMessage], seeing: bool) -> bool:
+    count, instead = _count(messages), UNSEEN
+    if seeing:
+        beyond, instead = count - MAX_IMAGES, EARLIER
+        count = -(-beyond // LEFT_OUT_AT_ONCE) * LEFT_OUT_AT_ONCE
+    left, given = count, False
     for message in messages:
         given = message.role == "tool" or (given and message.role == "user")
-        if given and has_image(message.content):
+        if given and left > 0 and has_image(message.content):
             content, *spelled = message.content.split(_BEGIN)
             for each in spelled:
                 _, end, rest = each.partition(_END)
-                content += UNSEEN + rest if end else _BEGIN + each
-            message.content, found = content, True
-    return found
+                content += instead + rest if end and left > 0 else _BEGIN + each
+                left -= 1
+            message.content = content
+    return left < count
 
 
-def _take_out(messages: Iterable[ChatMessage]) -> Images:
+def _count(messages: Iterable[ChatMessage]) -> int:
+    """How many images there are."""
+    return sum(message.content.count(_BEGIN) for message in messages)
+
+
+def _take_out(messages: Sequence[ChatMessage]) -> Images:
+    if (count := _count(messages)) > MAX_IMAGES:
+        _refuse(
+            f"A request has at most {MAX_IMAGES} images, and this one has {count} in all its messages: "
+            "leave out some, such as the oldest."
+        )
     prefix, images, size = uuid.uuid4().hex, dict[str, bytes](), 0
     for message in messages:
         content, *spelled = message.content.split(_BEGIN)
         for each in spelled:
-            if len(images) == MAX_IMAGES:
-                _refuse(f"A request has at most {MAX_IMAGES} images.")
             image, detail, rest = _read(each)
             size += len(image)
             if size > MAX_BODY_BYTES:

@@ -17,11 +17,12 @@ async def images_of(
 ) -> Images:
     """The images of `requests`, from whose texts they are taken out.
 
-    If the model sees none, those of tools are left out, and noted as ignored. Raises `GatewayError`.
+    Those of tools that the model cannot see, or that are too many, are left out, and noted as ignored. Raises
+    `GatewayError`.
     """
     if not body.has_images:
         return NO_IMAGES
     lenient = not request.app.state.strict_fields
-    if lenient and not await generator.sees_images(body.model) and await left_out(requests):
+    if lenient and await left_out(requests, await generator.sees_images(body.model)):
         note(request, "tool_result.image")
     return await taken_out(requests)

@@ -232,6 +232,7 @@ TURNS = [
     {"role": "user", "content": [{"type": "text", "text": "Attached:"}, IMAGE]},
 ]
 UNSEEN = "[an image, which this model cannot see]"
+EARLIER = "[an earlier image, which is left out]"
 OF_A_TOOL = {
     CHAT: {"messages": TURNS},
     "/tokenize": {"messages": TURNS},
@@ -282,6 +283,36 @@ async def test_what_a_tool_shows_is_seen_by_a_model_that_can(http, tokenizer):
     assert answer.status_code == 200
     assert "x-quire-ignored" not in answer.headers
     assert [len(message.images) for message in tokenizer.requests[0].chat.messages] == [0, 0, 2, 1]
+
+
+def screenshots(count):
+    """A conversation of an agent that looks at a screen."""
+    call = {"role": "assistant", "tool_calls": [CALL]}
+    return [{"role": "user", "content": "Click"}, *[call, {**TURNS[2], "content": [IMAGE]}] * count]
+
+
+@pytest.mark.parametrize(("count", "earlier"), [(64, 0), (65, 16), (80, 16), (81, 32)])
+async def test_of_many_screenshots_the_oldest_are_left_out(http, tokenizer, count, earlier):
+    answer = await http.post(CHAT, json={"model": "m", "messages": screenshots(count)})
+    assert answer.status_code == 200, answer.text
+    results = [one for one in tokenizer.requests[0].chat.messages if one.role == "tool"]
+    assert [one.content for one in results] == [EARLIER] * earlier + [""] * (count - earlier)
+    assert [len(one.images) for one in results] == [0] * earlier + [1] * (count - earlier)
+    assert answer.headers.get("x-quire-ignored") == ("tool_result.image" if earlier else None)
+
+
+async def test_too_many_images_of_the_user_are_refused(http, backend, store):
+    many = [*screenshots(3), {"role": "assistant", "content": "Done."}, *MESSAGES * 65]
+    refused = await http.post(CHAT, json={"model": "m", "messages": many})
+    error = refused.json()["error"]
+    assert (refused.status_code, error["param"]) == (400, "messages")
+    assert "at most 64 images, and this one has 65" in error["message"]
+    transport = httpx.ASGITransport(
+        create_app(backend, options=Options(strict_fields=True), stores=Stores(images=store))
+    )
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=JSON) as strict:
+        refused = await strict.post(CHAT, json={"model": "m", "messages": screenshots(65)})
+        assert "and this one has 65" in refused.json()["error"]["message"]
 
 
 async def test_what_the_user_shows_later_is_refused(gateway):
