@@ -86,7 +86,7 @@ async def _conversation(request: Request, asked: ResponsesBody, store: ResponseS
         texts = await store.conversations.items(caller_of(request).tenant, name)
     if texts is None:
         raise NotFound(f"Conversation with id '{name[:100]}' not found.", param="conversation")
-    _check_count(texts, asked)
+    _check_count(texts, asked, "conversation")
     size = sum(map(len, texts))
     request.state.body.grow(size)
     return await parsed_each(size, _ITEM.validate_json, texts)
@@ -101,15 +101,17 @@ async def _previous(request: Request, asked: ResponsesBody, store: ResponseStore
     if record["response"]["status"] not in ENDED:
         message = f"Previous response with id '{name}' is not complete."
         raise BadRequest(message, param="previous_response_id", code="previous_response_not_complete")
-    _check_count(_parts(record), asked)
+    _check_count(_parts(record), asked, "previous_response_id")
     return await _all_items(request, record)
 
 
-def _check_count(earlier: Sequence[object], asked: ResponsesBody) -> None:
-    """Raises `BadRequest` if there are too many items."""
+def _check_count(earlier: Sequence[object], asked: ResponsesBody, name: str) -> None:
+    """Raises `BadRequest` if there are too many items. `name`: the parameter that names the earlier ones."""
     if len(earlier) + len(asked.input) > MAX_MESSAGES:
-        message = f"'input': with the items before it there are more than {MAX_MESSAGES} items."
-        raise BadRequest(message, param="input", code="invalid_value")
+        message = (
+            f"'{name}' has {len(earlier)} items: with the {len(asked.input)} of 'input' that is more than "
+        )
+        raise BadRequest(f"{message}{MAX_MESSAGES}.", param=name, code="invalid_value")
 
 
 async def _referenced(request: Request, ids: Sequence[str], store: ResponseStore | None) -> dict[str, Item]:
