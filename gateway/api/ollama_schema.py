@@ -29,7 +29,7 @@ from gateway.api.fields import (
 from gateway.api.images import from_base64
 from gateway.api.request_schema import BodyPart, RequestBody
 from gateway.api.shape import MAX_DEPTH
-from gateway.api.tools import MAX_CALLS, MAX_NAME, MAX_TOOL_VALUES, Tools
+from gateway.api.tools import MAX_CALLS, MAX_ID, MAX_NAME, MAX_TOOL_VALUES, CallArguments, Tools
 from gateway.errors import BadRequest
 from ops.runtime.image_store import MAX_IMAGES
 
@@ -103,7 +103,7 @@ class OllamaFunction(_Part):
     place: ClassVar[str] = "messages.tool_calls.function."
 
     name: str = Field(min_length=1, max_length=MAX_NAME)
-    arguments: Json | str = Field(default_factory=dict)
+    arguments: CallArguments = "{}"
 
 
 class OllamaCall(_Part):
@@ -111,7 +111,7 @@ class OllamaCall(_Part):
 
     place: ClassVar[str] = "messages.tool_calls."
 
-    id: str = Field("", max_length=MAX_NAME)
+    id: str = Field("", max_length=MAX_ID)
     function: OllamaFunction
 
 
@@ -132,7 +132,7 @@ class OllamaMessage(_Part):
     thinking: str = Field("", description="What the assistant thought before.")
     tool_calls: list[OllamaCall] = Field(default_factory=list, max_length=MAX_CALLS)
     tool_name: str = Field("", max_length=MAX_NAME, description="Of which function this is the result.")
-    tool_call_id: str = Field("", max_length=MAX_NAME)
+    tool_call_id: str = Field("", max_length=MAX_ID)
     images: Images = None
 
 
@@ -152,13 +152,27 @@ Format = Annotated[
 ]
 
 
+def _think(value: object) -> object:
+    if isinstance(value, bool) or value in _LEVELS:
+        return value
+    raise PydanticCustomError("invalid_choice", f"Input should be true, false, {', '.join(_LEVELS)}")
+
+
+_LEVELS = ("low", "medium", "high", "max")
+Think = Annotated[
+    bool | str | None,
+    BeforeValidator(_think),
+    WithJsonSchema({"anyOf": [{"type": "boolean"}, {"enum": list(_LEVELS)}]}),
+]
+
+
 class OllamaBody(RequestBody):
     """Fields that the two generating endpoints of Ollama's API have in common."""
 
     ignored: ClassVar[frozenset[str]] = RequestBody.ignored | {"keep_alive"}
     options: Options = Field(default_factory=Options)
     format: Format = Field("", description="`json`, or a JSON Schema that the answer follows.")
-    think: bool | Literal["low", "medium", "high", "max"] | None = Field(
+    think: Think = Field(
         None, description="Whether or how much the model thinks, if its template has a switch for it."
     )
     stream: bool = True

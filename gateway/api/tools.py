@@ -172,7 +172,7 @@ def _check_tool(tool: object, param: str) -> None:
     function = tool.get(kind)
     name = function.get("name") if isinstance(function, dict) else None
     if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:
-        message = f"'{param}.{kind}' must be an object with a 'name'."
+        message = f"'{param}.{kind}' must be an object with a 'name' of 1 to {MAX_NAME} characters."
         raise BadRequest(message, param=f"{param}.{kind}", code="invalid_value")
     assert isinstance(function, dict)
     if kind == "custom":

@@ -193,7 +193,8 @@ def test_what_asks_for_nothing(kind, fields, loads):
         (chat, {"options": {"temperature": 9}}, "options.temperature"),
         (chat, {"options": []}, "options"),
         (chat, {"format": "xml"}, "format"),
-        (chat, {"think": "hard"}, None),
+        (chat, {"think": "hard"}, "think"),
+        (chat, {"think": ["low"]}, "think"),
         (chat, {"tools": [{"type": "function"}]}, "tools[0].function"),
         (chat, {"messages": [{"role": None}]}, "messages[0].role"),
         (generate, {"images": ["x"]}, "images[0]"),
@@ -205,4 +206,44 @@ def test_what_asks_for_nothing(kind, fields, loads):
 def test_what_is_refused(ask, fields, param):
     with pytest.raises(BadRequest) as refused:
         ask(**fields)
-    assert param is None or refused.value.param == param
+    assert refused.value.param == param
+
+
+LONG = "x" * 300
+
+
+@pytest.mark.parametrize(
+    ("message", "param", "most"),
+    [
+        ({"tool_name": LONG}, "tool_name", 256),
+        ({"tool_call_id": LONG * 300}, "tool_call_id", 65536),
+        ({"tool_calls": [{"id": LONG * 300, "function": {"name": "f"}}]}, "tool_calls[0].id", 65536),
+        ({"tool_calls": [{"function": {"name": LONG}}]}, "tool_calls[0].function.name", 256),
+    ],
+)
+def test_names_and_ids_that_are_too_long(message, param, most):
+    with pytest.raises(BadRequest, match=f"at most {most} characters") as refused:
+        chat(messages=[{"role": "assistant", **message}])
+    assert refused.value.param == f"messages[0].{param}"
+    tool = {"type": "function", "function": {"name": LONG}}
+    with pytest.raises(BadRequest, match="1 to 256 characters"):
+        chat(tools=[tool])
+
+
+def test_ids_are_as_long_as_in_other_apis():
+    """Those of Gemini carry signatures."""
+    call = {"id": LONG, "function": {"name": "f", "arguments": {"a": 1}}}
+    asked, answered = said(
+        [{"role": "assistant", "tool_calls": [call]}, {"role": "tool", "tool_call_id": LONG}]
+    )
+    assert asked["tool_calls"][0]["id"] == answered["tool_call_id"] == LONG
+
+
+def test_arguments_are_an_object_or_its_text():
+    for arguments in ({"a": "❄"}, '{"a": "❄"}'):
+        called = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}
+        (message,) = said([called])
+        assert message["tool_calls"][0]["function"]["arguments"] == '{"a": "❄"}'
+    with pytest.raises(BadRequest) as refused:
+        chat(messages=[{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": [1]}}]}])
+    assert refused.value.param == "messages[0].tool_calls[0].function.arguments"
