@@ -14,8 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from gateway.errors import BadRequest, GatewayError
 from gateway.http.counts import check_counts
+from gateway.http.json_text import value_of
 
-Id = Annotated[str, Field(min_length=1, max_length=64)]
+MAX_ID = 64
+Id = Annotated[str, Field(min_length=1, max_length=MAX_ID)]
 """Names a request among those of its socket."""
 
 
@@ -51,17 +53,35 @@ Frame = RequestFrame | CancelFrame | KeyFrame
 _FRAMES: TypeAdapter[Frame] = TypeAdapter(Annotated[Frame, Field(discriminator="type")])
 
 
+class NotUnderstood(BadRequest, code="invalid_message"):
+    """A message is none of these frames. `id` is the one that it has, if that can be read."""
+
+    def __init__(self, why: str, id_: str | None = None) -> None:
+        super().__init__(f"The message is not understood: {why}.")
+        self.id = id_
+
+
 def read_frame(text: str) -> Frame:
-    """Raises `BadRequest`."""
+    """Raises `BadRequest`, as `NotUnderstood` and for one that has too many parts."""
     raw = text.encode()
     check_counts(raw)
     try:
-        return _FRAMES.validate_json(raw)
+        value = value_of(raw)
+    except ValueError as error:
+        raise NotUnderstood(f"it is not valid JSON: {error}") from None
+    try:
+        return _FRAMES.validate_python(value)
     except ValidationError as error:
         problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        place = ".".join(map(str, problem["loc"]))
-        message = f"The message is not understood: {place[:100]}: {problem['msg']}."
-        raise BadRequest(message, code="invalid_message") from None
+        place = ".".join(map(str, problem["loc"]))[:100]
+        why = f"{place}: {problem['msg']}" if place else problem["msg"]
+        raise NotUnderstood(why, _id_in(value)) from None
+
+
+def _id_in(value: object) -> str | None:
+    """The id of a message."""
+    found = value.get("id") if isinstance(value, dict) else None
+    return found if isinstance(found, str) and 0 < len(found) <= MAX_ID else None
 
 
 def event_frame(id_: str, data: str, name: str | None = None) -> str:

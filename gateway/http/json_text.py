@@ -12,8 +12,13 @@ _HALVES = re.compile(
 )
 
 
+_MARK = "\ufeff".encode()
+"""With it editors of Windows begin a text (RFC 8259, section 8.1)."""
+
+
 def value_of(raw: bytes) -> Any:
     """The value of a JSON text, with U+FFFD for each half of a character. Raises `ValueError`."""
+    raw = raw.removeprefix(_MARK)
     try:
         return from_json(raw, allow_inf_nan=False)
     except ValueError:

@@ -16,6 +16,7 @@ from gateway.errors import BadRequest, GatewayError, Overloaded
 from gateway.http.frames import (
     CancelFrame,
     KeyFrame,
+    NotUnderstood,
     Pieces,
     RequestFrame,
     answer_frame,
@@ -82,7 +83,9 @@ class SocketSession:
         try:
             frame = await parsed(len(text), lambda: read_frame(text))
         except BadRequest as error:
-            await _say(self._socket, error_frame(error))
+            await _say(
+                self._socket, error_frame(error, error.id if isinstance(error, NotUnderstood) else None)
+            )
             return
         if isinstance(frame, KeyFrame):
             self._key = frame.key

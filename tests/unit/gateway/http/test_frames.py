@@ -9,6 +9,7 @@ from gateway.http import frames
 from gateway.http.frames import (
     CancelFrame,
     KeyFrame,
+    NotUnderstood,
     Pieces,
     RequestFrame,
     answer_frame,
@@ -43,6 +44,35 @@ def test_anything_else_is_refused(text):
     with pytest.raises(BadRequest, match="not understood") as refused:
         read_frame(text)
     assert len(refused.value.message) < 400
+
+
+@pytest.mark.parametrize(
+    ("text", "id_"),
+    [
+        ('{"type": "request", "id": "a", "path": "v1", "body": {}}', "a"),
+        ('{"type": "request", "id": "❄", "path": "/v1/x"}', "❄"),
+        ('{"id": "a"}', "a"),
+        ('{"type": "cancel", "id": ""}', None),
+        ('{"type": "cancel", "id": ["a"]}', None),
+        (json.dumps({"type": "cancel", "id": "a" * 65}), None),
+        ('["id"]', None),
+        ('{"id": "a"', None),
+    ],
+)
+def test_a_refusal_has_the_id_that_can_be_read(text, id_):
+    with pytest.raises(NotUnderstood) as refused:
+        read_frame(text)
+    assert refused.value.id == id_
+    assert ": :" not in refused.value.message
+
+
+def test_numbers_and_halves_of_characters_are_as_in_other_bodies():
+    def body(said):
+        return '{"type": "request", "id": "a", "path": "/v1/x", "body": {"b": ' + said + "}}"
+
+    assert read_frame(body(r'"\ud83d"')).body == {"b": "\ufffd"}
+    with pytest.raises(NotUnderstood):
+        read_frame(body("NaN"))
 
 
 @pytest.mark.parametrize("parts", ["[]", '{"":{}}', '""'])

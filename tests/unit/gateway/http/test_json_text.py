@@ -44,6 +44,14 @@ def test_what_else_is_no_json_is_refused(raw):
         value_of(raw)
 
 
+def test_a_mark_of_the_byte_order_is_no_part_of_the_text():
+    """Notepad and PowerShell begin a text with it."""
+    for text in ('["a"]', r'["\ufeff\ud83d"]'):
+        assert value_of(text.encode("utf-8-sig")) == value_of(text.encode())
+    with pytest.raises(ValueError, match="at line 1"):
+        value_of("\ufeff\ufeff1".encode())
+
+
 def test_a_long_hostile_text_takes_no_time():
     for raw in (b"\\\\" * 10**6, b"\\ud83d\\ude00" * 10**5, b"\\" * (10**6 + 1)):
         begun = time.perf_counter()
