@@ -31,7 +31,7 @@ _CODES = {
     "extra_forbidden": "unknown_parameter",
     "unsupported_parameter": "unsupported_parameter",
 }
-_MESSAGES = {"model_type": "Input should be an object", "dict_type": "Input should be an object"}
+_MESSAGES = dict.fromkeys(("model_type", "dict_type", "model_attributes_type"), "Input should be an object")
 """By pydantic's error type: messages that replace those that speak of Python."""
 
 

@@ -6,7 +6,7 @@ ended, its input and its answer are added to the conversation: see `responses.py
 
 import time
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
 from functools import partial
 
@@ -48,6 +48,7 @@ def _add_conversations(routes: APIRouter, store: ConversationStore) -> None:
         made = {"id": f"conv_{uuid.uuid4().hex}", "object": "conversation", "created_at": int(time.time())}
         made |= {"metadata": asked.metadata}
         items = stored_items(asked.items, request.state.request_id)
+        _check_ids(items, ())
         await store.create(caller_of(request).tenant, made, items)
         return _json(made)
 
@@ -81,10 +82,7 @@ def _add_items(routes: APIRouter, store: ConversationStore) -> None:
         await _found(request, store, conversation_id)
         items = stored_items(asked.items, request.state.request_id)
         ids = [item["id"] for item in items]
-        known = await store.known(tenant, conversation_id, ids)
-        if twice := [one for place, one in enumerate(ids) if one in known or one in ids[:place]]:
-            message = f"'items': the conversation has an item with the id '{twice[0]}'."
-            raise BadRequest(message, param="items", code="invalid_value")
+        _check_ids(items, await store.known(tenant, conversation_id, ids))
         if not await store.add(tenant, Added(conversation_id, items)):
             raise _missing(conversation_id)
         ends = {"first_id": ids[0], "last_id": ids[-1], "has_more": False}
@@ -121,6 +119,14 @@ def _add_items(routes: APIRouter, store: ConversationStore) -> None:
         if not await store.remove(caller_of(request).tenant, conversation_id, item_id):
             raise _missing_item(item_id)
         return _json(made)
+
+
+def _check_ids(items: Sequence[Json], known: Collection[str]) -> None:
+    """Raises `BadRequest` for an id that two items have. `known`: ids that the conversation has."""
+    ids = [item["id"] for item in items]
+    if twice := [one for place, one in enumerate(ids) if one in known or one in ids[:place]]:
+        message = f"'items': the conversation has an item with the id '{twice[0][:100]}'."
+        raise BadRequest(message, param="items", code="invalid_value")
 
 
 async def _found(request: Request, store: ConversationStore, conversation_id: str) -> Json:

@@ -196,6 +196,8 @@ async def test_what_is_refused(client_of):
     for asking, param in (
         (client.conversations.create(items=HELLO * 21), "items"),
         (client.conversations.create(items=[{"type": 3}]), "items[0].type"),
+        (client.conversations.create(items=[HELLO[0] | {"id": "x"}] * 2), "items"),
+        (client.conversations.items.create(made.id, items=[HELLO[0] | {"id": "x"}] * 2), "items"),
         (client.conversations.items.create(made.id, items=[{"type": "computer_call"}]), "items"),
         (client.conversations.create(items=[{"type": "item_reference", "id": "x"}]), "items[0]"),
         (client.conversations.create(metadata={"a": 1}), "metadata.a"),

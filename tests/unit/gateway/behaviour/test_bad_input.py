@@ -260,6 +260,19 @@ async def test_errors_are_about_json_and_not_about_python(refusing, messages, sa
     assert response.json()["error"]["message"].startswith(said)
 
 
+async def test_an_item_that_is_none_is_told_so(refusing):
+    for path, body in (
+        ("/v1/responses", {"input": ["A"]}),
+        ("/v1/responses", {"input": "A", "tools": [None]}),
+        ("/v1/messages", {"max_tokens": 1, "messages": ["A"]}),
+        ("/v1/messages", {"max_tokens": 1, "messages": [{"role": "user", "content": [5]}]}),
+    ):
+        refused = await refusing.post(path, json={"model": "m", **body})
+        assert (refused.status_code, "input should be an object." in refused.text) == (400, True), (
+            refused.text
+        )
+
+
 async def test_a_compressed_body(refusing):
     for encoding in ("br", "gzip, gzip"):
         response = await refusing.post(COMPLETIONS, content=b"{}", headers={"Content-Encoding": encoding})
