@@ -11,8 +11,8 @@ from starlette.requests import ClientDisconnect, Request
 
 from gateway.api.ignored import Ignored
 from gateway.api.request_schema import RequestBody
-from gateway.errors import BadRequest, TooLarge, WrongEncoding, WrongMediaType
-from gateway.http.body_memory import MAX_BODY_BYTES, Held
+from gateway.errors import BadRequest, WrongEncoding, WrongMediaType
+from gateway.http.body_memory import MAX_BODY_BYTES, Held, body_too_large
 from gateway.http.connection import Disconnected
 from gateway.http.counts import check_counts
 from gateway.http.gzipped import inflated
@@ -77,12 +77,7 @@ def _tell(request: Request, ignored: Ignored, names: Iterable[str]) -> None:
 
 
 async def _read(request: Request, held: Held, compressed: bool) -> bytes:
-    too_large = TooLarge(f"The body is larger than {MAX_BODY_BYTES // 2**20} MiB.")
-    length = request.headers.get("content-length", "")
-    if length.isdecimal():
-        if len(length) > 9 or int(length) > MAX_BODY_BYTES:
-            raise too_large
-        held.expect(int(length))
+    held.announced(request.headers.get("content-length", ""))
     body = bytearray()
     pieces: AsyncIterator[bytes] = request.stream()
     try:
@@ -90,7 +85,7 @@ async def _read(request: Request, held: Held, compressed: bool) -> bytes:
             held.grow(len(piece))
             body += piece
             if len(body) > MAX_BODY_BYTES:
-                raise too_large
+                raise body_too_large()
     except ClientDisconnect:
         raise Disconnected from None
     return bytes(body)

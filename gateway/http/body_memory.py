@@ -9,7 +9,7 @@ from collections import Counter
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.errors import Overloaded
+from gateway.errors import Overloaded, TooLarge
 
 MAX_BODY_BYTES = 24 * 2**20
 """Bytes of one request's body, compressed or not: some photos in base64."""
@@ -53,6 +53,13 @@ class Held:
     def __init__(self, memory: BodyMemory, tenant: str = "") -> None:
         self._memory, self._tenant, self.size = memory, tenant, 0
 
+    def announced(self, length: str) -> None:
+        """Raises `TooLarge`, and `Overloaded` as `expect`. `length`: the header `Content-Length`, or ""."""
+        if length.isdecimal():
+            if len(length) > 9 or int(length) > MAX_BODY_BYTES:
+                raise body_too_large()
+            self.expect(int(length))
+
     def expect(self, size: int) -> None:
         """Raises `Overloaded` if there is no room for a body of that size.
 
@@ -69,6 +76,10 @@ class Held:
     def release(self) -> None:
         self._memory.add(self._tenant, -self.size)
         self.size = 0
+
+
+def body_too_large() -> TooLarge:
+    return TooLarge(f"The body is larger than {MAX_BODY_BYTES // 2**20} MiB.")
 
 
 class HoldsBodies:

@@ -21,8 +21,8 @@ from contextlib import aclosing
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.errors import BadRequest, GatewayError, TooLarge, Unavailable
-from gateway.http.body_memory import MAX_BODY_BYTES, Held
+from gateway.errors import BadRequest, GatewayError, Unavailable
+from gateway.http.body_memory import MAX_BODY_BYTES, Held, body_too_large
 from gateway.http.caller import Caller
 from gateway.http.claims import HEAD, LEASE_SECONDS, PIECE, Claim, ClaimLost, Claims, Entry
 from gateway.http.connection import Disconnected, while_connected
@@ -58,7 +58,9 @@ class Idempotent:
             if not 0 < len(key) <= MAX_KEY:
                 message = f"An {HEADER} has up to {MAX_KEY} characters."
                 raise BadRequest(message, code="invalid_idempotency_key")
-            body = await _read(receive, scope["state"]["body"])
+            held: Held = scope["state"]["body"]
+            held.announced(Headers(scope=scope).get("content-length", ""))
+            body = await _read(receive, held)
             fingerprint = _fingerprint(scope, body)
             while not await self._answered(key, fingerprint, body, scope, receive, send):
                 pass
@@ -103,7 +105,7 @@ async def _read(receive: Receive, held: Held) -> bytearray:
         held.grow(len(piece))
         body += piece
         if len(body) > MAX_BODY_BYTES:
-            raise TooLarge(f"The body is larger than {MAX_BODY_BYTES // 2**20} MiB.")
+            raise body_too_large()
         if not message.get("more_body", False):
             return body
 

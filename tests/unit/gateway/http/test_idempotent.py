@@ -241,6 +241,16 @@ async def test_an_answer_that_is_too_long_is_not_kept(two, tokenizer, monkeypatc
     assert len(tokenizer.requests) == 2
 
 
+async def test_a_huge_body_with_its_length_is_refused_before_it_is_sent(backend, claims):
+    async with serving(create_app(backend, stores=Stores(claims=claims))) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        writer.write(f"{head}Idempotency-Key: k\r\nContent-Length: 52428800\r\n\r\n{{".encode())
+        status = await asyncio.wait_for(reader.readline(), 60)
+        assert status.split()[1] == b"413"
+        writer.close()
+
+
 async def test_without_a_key_nothing_is_asked_of_redis(backend):
     def connect() -> Line:
         raise AssertionError
