@@ -133,7 +133,10 @@ class CountBody(RequestBody):
         text, line = without_volatile(self.system)
         system = [{"role": "system", "content": text}] if text else []
         turns = in_place([*system, *(message for turn in self.messages for message in turn.messages())])
-        if self.messages[-1].role != "assistant" and (not turns or turns[-1]["role"] == "assistant"):
+        answering = self.messages[-1].role == "assistant"
+        if answering and turns[-1] == {"role": "assistant", "content": ""}:
+            turns.pop()  # an answer that has not begun
+        if not turns or (not answering and turns[-1]["role"] == "assistant"):
             turns.append({"role": "user", "content": ""})  # notes alone are the user's turn, too
         if volatile == "last":
             put_last(turns, line)
@@ -147,8 +150,9 @@ class CountBody(RequestBody):
         }
         if "priority" in self.model_fields_set:
             fields["priority"] = self.priority
-        if self.messages[-1].role == "assistant" and "tool_calls" not in fields["messages"][-1]:
-            fields["continue_final_message"] = True
+        match turns[-1]:
+            case {"role": "assistant", "content": str(text), **rest} if text and "tool_calls" not in rest:
+                fields["continue_final_message"] = answering
         return fields | self._choice_fields() | self._thought_fields()
 
     def _choice_fields(self) -> Json:

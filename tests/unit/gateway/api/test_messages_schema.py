@@ -183,6 +183,23 @@ def test_a_text_before_a_result_comes_before_it():
     ]
 
 
+@pytest.mark.parametrize(
+    ("last", "roles"),
+    [
+        ("", ["user"]),
+        ([], ["user"]),
+        ([{"type": "redacted_thinking", "data": "x"}], ["user"]),
+        ([{"type": "thinking", "thinking": "Hm."}], ["user", "assistant"]),
+        ([{"type": "tool_result", "tool_use_id": "c", "content": "snow"}], ["user", "tool"]),
+    ],
+)
+def test_an_answer_that_has_not_begun_begins(last, roles):
+    body = chat(messages=[*ASK["messages"], {"role": "assistant", "content": last}])
+    assert ([one.role for one in body.messages], body.continue_final_message) == (roles, False)
+    (only,) = said(("assistant", ""))
+    assert (only["role"], only["content"]) == ("user", "")
+
+
 @pytest.mark.parametrize(("role", "goes_on"), [("assistant", True), ("user", False)])
 def test_the_answer_goes_on_with_what_the_assistant_began(role, goes_on):
     body = chat(messages=[*ASK["messages"], {"role": role, "content": "It"}])
