@@ -71,7 +71,7 @@ from gateway.http.meter import Meter
 from gateway.http.openapi import Described
 from gateway.http.origin import Access, OriginGuard, cross_origin
 from gateway.http.own_requests import OwnRequests
-from gateway.http.paths import UsualForm, methods_at, options_of
+from gateway.http.paths import UsualForm, meant_by, methods_at, options_of
 from gateway.http.routes import DirectRoutes
 from gateway.http.tracing import RequestIds, RequestSpans, record
 from gateway.jobs.jobs import Jobs
@@ -261,7 +261,9 @@ async def _http_error(request: Request, error: Exception) -> Response:
     if error.status_code == 404 and request.method == "OPTIONS" and request.scope["path"].strip("/") == "*":
         return options_of("DELETE, GET, HEAD, OPTIONS, POST")  # of the server as a whole
     if error.status_code == 404:
-        refused = NotFound(f"Invalid URL ({place}).", code="unknown_url")
+        meant = meant_by(request.app.state.routes, request.scope)
+        hint = f" Is {meant[:200]} meant?" if meant else ""
+        refused = NotFound(f"Invalid URL ({place}).{hint}", code="unknown_url")
     elif error.status_code == 405:
         refused = WrongMethod(f"Method not allowed ({place}).")
     else:

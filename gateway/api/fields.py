@@ -242,11 +242,12 @@ def _biases(value: object) -> object:
     biases = {}
     for token, bias in value.items():
         # A number may be written in several ways, which would be several biases of one token.
-        if not (token.isascii() and token.isdecimal() and str(int(token[:11])) == token):
+        number = int(token[:11]) if token.isascii() and token.isdecimal() else -1
+        if str(number) != token or not 0 <= number <= MAX_INT32:
             raise PydanticCustomError("not_a_token", "A key is not a token id")
         if type(bias) not in (int, float) or not -MAX_BIAS <= bias <= MAX_BIAS:
             raise PydanticCustomError("bias", f"A bias is a number in [{-MAX_BIAS:g}, {MAX_BIAS:g}]")
-        biases[int(token)] = float(bias)
+        biases[number] = float(bias)
     return biases
 
 

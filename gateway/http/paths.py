@@ -44,6 +44,16 @@ def methods_at(routes: Iterable[BaseRoute], scope: Scope) -> str:
     return ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))
 
 
+def meant_by(routes: Iterable[BaseRoute], scope: Scope) -> str:
+    """The path that a client means whose base URL lacks `/v1`, or has too much before it; "" if none."""
+    path: str = scope["path"]
+    found = (path.rfind(start) for start in ("/v1/", "/api/"))
+    for meant in (f"/v1{path}", *(path[place:] for place in found if place > 0)):
+        if any(route.matches({**scope, "path": meant})[0] is not Match.NONE for route in routes):
+            return meant
+    return ""
+
+
 def options_of(methods: str) -> Response:
     """The answer to OPTIONS (RFC 9110, section 9.3.7)."""
     return Response(status_code=204, headers={"Allow": methods})

@@ -110,7 +110,7 @@ class SocketSession:
         if self._key is not None:
             headers[b"authorization"] = b"Bearer " + self._key.encode()
         if frame.idempotency_key is not None:
-            headers[b"idempotency-key"] = frame.idempotency_key.encode("latin-1", "replace")
+            headers[b"idempotency-key"] = frame.idempotency_key.encode()
         request = _OwnRequest(frame.id, self._socket, lambda: self._requests.pop(frame.id, None))
         self._requests[frame.id] = request
         body = to_json(frame.body)

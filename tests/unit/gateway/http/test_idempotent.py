@@ -3,11 +3,13 @@
 import asyncio
 import contextlib
 import hashlib
+import json
 from collections.abc import AsyncIterator
 
 import httpx
 import pytest
 import pytest_asyncio
+from websockets.asyncio.client import connect
 
 from gateway.errors import Unavailable
 from gateway.http import claims as store
@@ -238,6 +240,21 @@ async def test_an_answer_that_is_too_long_is_not_kept(two, tokenizer, monkeypatc
     for http in two:
         answer = await http.post(PATH, json=ASK, headers=KEY)
         assert "idempotent-replayed" not in answer.headers
+    assert len(tokenizer.requests) == 2
+
+
+async def test_a_key_of_a_socket_is_that_of_http(backend, claims, tokenizer):
+    app = create_app(backend, stores=Stores(claims=claims))
+    async with serving(app) as server, client_of(server) as http:
+        async with connect(f"ws://127.0.0.1:{server.port}/v1/stream", proxy=None) as socket:
+            made = []
+            for key in ("❄", "☃", "❄"):
+                frame = {"type": "request", "id": "a", "path": PATH, "body": ASK, "idempotency_key": key}
+                await socket.send(json.dumps(frame))
+                made.append(json.loads(await socket.recv())["body"])
+        assert made[0] == made[2] != made[1]
+        answer = await http.post(PATH, json=ASK, headers={"Idempotency-Key": "❄".encode()})
+        assert answer.json() == made[0]
     assert len(tokenizer.requests) == 2
 
 

@@ -54,6 +54,25 @@ async def test_options_name_the_methods(gateway, path, methods):
     assert (answer.status_code, answer.headers["allow"], answer.content) == (204, methods, b"")
 
 
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("/chat/completions", "/v1/chat/completions"),
+        ("/models/m", "/v1/models/m"),
+        ("/v1/v1/chat/completions", "/v1/chat/completions"),
+        ("/api/v1/messages", "/v1/messages"),
+        ("/v1/api/chat", "/api/chat"),
+        ("/v1/nothing", None),
+        ("/v1", None),
+    ],
+)
+async def test_who_has_another_base_url_is_told(refusing, path, meant):
+    refused = await refusing.post(path, json={})
+    assert refused.status_code == 404
+    assert refused.text.count("meant?") == bool(meant)
+    assert f" Is {meant} meant?" in refused.text or meant is None
+
+
 async def test_options_of_nothing(gateway):
     assert (await gateway.http.options("/nowhere")).status_code == 404
 
