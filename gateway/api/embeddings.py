@@ -61,11 +61,15 @@ def router(generator: Generator) -> APIRouter:
 
 
 async def embedded(
-    request: Request, generator: Generator, body: EmbeddingBody, bounds: Bounds = WIDE
+    request: Request,
+    generator: Generator,
+    body: EmbeddingBody,
+    bounds: Bounds = WIDE,
+    names: Mapping[str, str] = NAMES,
 ) -> list[EmbedResponse]:
-    """The embeddings that `body` asks for. Raises `GatewayError` or `Disconnected`."""
+    """The embeddings that `body` asks for. `names`, errors: as for `vectors`."""
     make = partial(embedding_requests, body)
-    return await vectors(request, generator, body, make, embeds, NAMES, bounds)
+    return await vectors(request, generator, body, make, embeds, names, bounds)
 
 
 async def vectors(

@@ -85,7 +85,7 @@ async def _compared(
         found = await vectors(request, generator, body, pairs, scores_pairs, body.names)
         scores = [struct.unpack("<f", one.embedding)[0] for one in found]
     else:
-        found = await embedded(request, generator, body.embedding())
+        found = await embedded(request, generator, body.embedding(), names=body.names)
         scores = await cosines([one.embedding for one in found], body.pairs())
     return scores, sum(one.tokens for one in found)
 

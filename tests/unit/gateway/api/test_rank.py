@@ -4,6 +4,7 @@ import math
 import random
 import struct
 
+import grpc
 import pytest
 
 from gateway.api.pooling_answer_schema import Ranking, Scores
@@ -129,3 +130,19 @@ async def test_cosines_are_those_of_plain_arithmetic():
 def test_the_best_come_first_and_of_equals_the_earlier():
     assert best([0.1, 0.5, 0.5, -1.0], None) == [1, 2, 0, 3]
     assert best([0.1, 0.5, 0.5, -1.0], 2) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param"),
+    [
+        ("/v1/rerank", {"query": "q", "documents": ["a"]}, "documents"),
+        ("/v1/score", {"text_1": "a", "text_2": "b"}, "text_2"),
+    ],
+)
+async def test_a_text_that_is_refused_is_no_input(gateway, path, fields, param):
+    async def refuse(request, context):
+        await context.abort(grpc.StatusCode.OUT_OF_RANGE, "it is too long", (("quire-param", "prompt"),))
+
+    gateway.tokenizer.embed = refuse
+    error = (await gateway.http.post(path, json={"model": "m", **fields})).json()["error"]
+    assert (error["param"], error["code"]) == (param, "context_length_exceeded")
