@@ -10,7 +10,7 @@ from gateway.api.fields import Unsupported
 from gateway.api.ignored import Ignored
 from gateway.api.images import as_text, from_url
 from gateway.api.responses_tools import Tools, qualified
-from gateway.api.results import readable
+from gateway.api.results import OtherFile, readable
 from gateway.api.tools import MAX_ID, MAX_NAME, CallArguments, LenientPart, input_arguments
 from gateway.errors import BadRequest
 
@@ -88,7 +88,9 @@ def _result(value: object, info: ValidationInfo) -> object:
     return readable(value, InputImage.model_validate, info.context)
 
 
-ResultParts = Annotated[Parts, BeforeValidator(_result, json_schema_input_type=str | list[_AnyPart] | None)]
+ResultParts = Annotated[
+    Parts, BeforeValidator(_result, json_schema_input_type=str | list[_AnyPart | OtherFile] | None)
+]
 """The same. A text stands for each that is neither."""
 
 

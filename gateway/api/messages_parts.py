@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from gateway.api.ignored import Ignored
 from gateway.api.images import from_base64, from_url
-from gateway.api.results import readable, readable_part
+from gateway.api.results import OtherFile, readable, readable_part
 from gateway.api.tools import MAX_CALLS, MAX_ID, MAX_NAME, LenientPart
 
 MAX_BLOCKS = 2 * MAX_CALLS
@@ -205,7 +205,7 @@ class ToolResultPart(LenientPart):
     content: Annotated[
         list[_ResultPart],
         Field(max_length=MAX_BLOCKS),
-        BeforeValidator(_result, json_schema_input_type=str | list[_ResultPart] | None),
+        BeforeValidator(_result, json_schema_input_type=str | list[_ResultPart | OtherFile] | None),
     ] = Field(default_factory=list)
     is_error: bool | None = None
 
@@ -223,6 +223,19 @@ Part = Annotated[
 ]
 
 
+_UnreadFile = Annotated[
+    Json,
+    WithJsonSchema(
+        {
+            "type": "object",
+            "description": "A file that cannot be read: behind a result a text stands for it.",
+            "properties": {"type": {"enum": ["document", "image"]}},
+            "required": ["type"],
+        }
+    ),
+]
+
+
 class Turn(LenientPart):
     """One message: a text, or parts."""
 
@@ -230,7 +243,7 @@ class Turn(LenientPart):
     content: Annotated[
         list[Part],
         Field(max_length=MAX_BLOCKS),
-        BeforeValidator(partial(_known, kinds=_PARTS), json_schema_input_type=str | list[Part]),
+        BeforeValidator(partial(_known, kinds=_PARTS), json_schema_input_type=str | list[Part | _UnreadFile]),
     ]
 
     def messages(self) -> list[Json]:

@@ -1,7 +1,9 @@
 """What tools give. It stays in the conversation, which a refusal would end."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import WithJsonSchema
 
 from gateway.api.ignored import Ignored
 from gateway.api.images import UNSEEN
@@ -10,6 +12,17 @@ UNREAD = "[a file, which this model cannot read]"
 
 _TEXTS = ("text", "input_text", "output_text", "refusal")
 _IMAGES = ("image", "image_url", "input_image")
+OtherFile = Annotated[
+    dict[str, Any],
+    WithJsonSchema(
+        {
+            "type": "object",
+            "description": "Another file, or one that cannot be read: a text stands for it.",
+            "properties": {"type": {"not": {"enum": list(_TEXTS)}}},
+        }
+    ),
+]
+"""What a result may have besides what can be read."""
 
 
 def readable(parts: object, read: Callable[[dict[str, Any]], object], context: object) -> object:

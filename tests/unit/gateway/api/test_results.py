@@ -3,6 +3,7 @@
 import json
 from base64 import b64encode
 
+import jsonschema_rs
 import pytest
 
 from gateway.api.body import parse
@@ -125,3 +126,31 @@ def test_of_others_it_is_refused(role):
     turn = {"role": role, "content": [{"type": "image_url", "image_url": URLS[0]}]}
     with pytest.raises(BadRequest):
         read((ChatBody, {"messages": [turn]}), Ignored())
+
+
+@pytest.mark.parametrize("make", [messages, responses])
+@pytest.mark.parametrize(
+    ("part", "taken"),
+    [
+        ({"type": "document", "source": {"type": "base64"}}, True),
+        ({"type": "sound", "data": "x"}, True),
+        ({"data": "x"}, True),
+        ({"type": "text"}, False),
+        ("A", False),
+    ],
+)
+def test_what_is_taken_is_documented(make, part, taken):
+    kind, fields = make([part])
+    assert jsonschema_rs.validator_for(kind.model_json_schema()).is_valid(fields) == taken
+    try:
+        parse(json.dumps(fields).encode(), kind, Ignored())
+        assert taken
+    except BadRequest:
+        assert not taken
+
+
+def test_a_file_behind_a_result_is_documented():
+    kind, fields = messages("A")
+    fields["messages"][0]["content"].append({"type": "document", "source": {"type": "file"}})
+    assert jsonschema_rs.validator_for(kind.model_json_schema()).is_valid(fields)
+    parse(json.dumps(fields).encode(), kind, Ignored())
