@@ -308,7 +308,7 @@ async def test_too_many_images_of_the_user_are_refused(http, backend, store):
     assert (refused.status_code, error["param"]) == (400, "messages")
     assert "at most 64 images, and this one has 65" in error["message"]
     transport = httpx.ASGITransport(
-        create_app(backend, options=Options(strict_fields=True), stores=Stores(images=store))
+        app_of(backend, options=Options(strict_fields=True), stores=stores_of(images=store))
     )
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=JSON) as strict:
         refused = await strict.post(CHAT, json={"model": "m", "messages": screenshots(65)})

@@ -244,7 +244,7 @@ async def test_an_answer_that_is_too_long_is_not_kept(two, tokenizer, monkeypatc
 
 
 async def test_a_key_of_a_socket_is_that_of_http(backend, claims, tokenizer):
-    app = create_app(backend, stores=Stores(claims=claims))
+    app = app_of(backend, stores=stores_of(claims=claims))
     async with serving(app) as server, client_of(server) as http:
         async with connect(f"ws://127.0.0.1:{server.port}/v1/stream", proxy=None) as socket:
             made = []
@@ -259,7 +259,7 @@ async def test_a_key_of_a_socket_is_that_of_http(backend, claims, tokenizer):
 
 
 async def test_a_huge_body_with_its_length_is_refused_before_it_is_sent(backend, claims):
-    async with serving(create_app(backend, stores=Stores(claims=claims))) as server:
+    async with serving(app_of(backend, stores=stores_of(claims=claims))) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         writer.write(f"{head}Idempotency-Key: k\r\nContent-Length: 52428800\r\n\r\n{{".encode())
