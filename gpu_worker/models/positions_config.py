@@ -1,5 +1,6 @@
 """Rotary embeddings and attention windows of all layers in config.json."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from gpu_worker.models.families.family import Family
@@ -22,23 +23,34 @@ def read_ropes(
     rotary = values.get(family.rotary) == "rope" if isinstance(family.rotary, str) else family.rotary
     if not rotary or values.fact(family.alibi) or (family.rotary_by_base and base is None):
         return (RopeConfig(),) * len(windows)
-    full = windowed = values
-    if given.get("full_attention"):
-        full, windowed = (
-            values.but(key, given.get(kind)) for kind in ("full_attention", "sliding_attention")
-        )
-    elif values.get("rope_local_base_freq"):
-        windowed = values.but(key, {"rope_theta": values.number("rope_local_base_freq")})
     theta, longest = values.number("rope_theta", 10000.0), values.positive("max_position_embeddings", 2048)
-    of_full, of_windowed = (
-        read_rope(each, key, head_dim, theta, longest, family.scales_queries, family.rotates_in_part)
-        for each in (full, windowed)
-    )
+
+    def read(each: Values, key: str, theta: float) -> RopeConfig:
+        return read_rope(each, key, head_dim, theta, longest, family.scales_queries, family.rotates_in_part)
+
+    if family.window_base is None:
+        of_full = of_windowed = read(values, key, theta)
+    else:
+        full, windowed = _by_kind(values)
+        local = family.window_base
+        local = values.number(local) if isinstance(local, str) else local
+        of_full = read(values.but(key, full), key, theta)
+        of_windowed = read(values.but(key, windowed), key, local)
     rotates = _rotated(family, values, windows)
     return tuple(
         (of_windowed if window else of_full) if rotated else RopeConfig()
         for window, rotated in zip(windows, rotates, strict=True)
     )
+
+
+def _by_kind(values: Values) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """The objects of layers with full attention, which `rope_scaling` changes, and of those with a window."""
+    given = values.object("rope_parameters")
+    kinds = ("full_attention", "sliding_attention")
+    if given.values and not any(kind in given.values for kind in kinds):
+        raise values.wrong("rope_parameters", f"an object for each of {', '.join(kinds)} is needed")
+    full, windowed = (given.object(kind).values for kind in kinds)
+    return {**full, **values.object("rope_scaling").values}, windowed
 
 
 def _rotated(family: Family, values: Values, windows: tuple[int, ...]) -> list[Any]:
@@ -57,18 +69,16 @@ def _rotated(family: Family, values: Values, windows: tuple[int, ...]) -> list[A
 
 
 def read_windows(family: Family, values: Values, layers: int) -> tuple[int, ...]:
-    """Attention window of each layer.
-
-    `layer_types` names the layers with a sliding window; see `_types` for where it is missing.
-    """
+    """Attention window of each layer: see `Family.windowed`. `layer_types` names the layers with one."""
+    switch = "use_sliding_window"
     if not family.windowed or values.get("sliding_window") is None:
         return (0,) * layers
-    if not values.flag("use_sliding_window", "use_sliding_window" not in values.values):
+    if switch in family.defaults and not values.flag(switch):
         return (0,) * layers
     window = values.positive("sliding_window")
-    if family.windowed == "everywhere":
-        return (window,) * layers
-    types = values.get("layer_types") or _types(family, values, layers)
+    types = None if family.windowed == "everywhere" else values.get("layer_types")
+    if types is None:
+        return tuple(window if each else 0 for each in _windowed(family, values, layers))
     if not isinstance(types, list) or len(types) != layers:
         raise values.wrong("layer_types", f"a list of {layers} is needed, not {types!r}")
     if unknown := [kind for kind in types if kind not in ("sliding_attention", "full_attention")]:
@@ -76,22 +86,26 @@ def read_windows(family: Family, values: Values, layers: int) -> tuple[int, ...]
     return tuple(window if kind == "sliding_attention" else 0 for kind in types)
 
 
-def _types(family: Family, values: Values, layers: int) -> list[str]:
-    """Kind of each layer by `sliding_window_pattern`.
+def _windowed(family: Family, values: Values, layers: int) -> list[bool]:
+    """Whether each layer has a window, where nothing names them.
 
-    A number: the layers from `max_window_layers` on (default: all) have a window, except each one of that
-    number. A text, as of EXAONE 4: L for a layer with a window and G for one without, again and again; the
-    last layer has none. In SmolLM 3 the layers without rotary embedding have a window.
+    `sliding_window_pattern` may be a text, as of EXAONE 4: L for a layer with a window and G for one without,
+    again and again; the last layer has none.
     """
-    pattern = values.get("sliding_window_pattern")
-    if values.get("no_rope_layer_interval") is not None:
-        windowed = [not rotated for rotated in _rotated(family, values, (0,) * layers)]
-    elif family.windowed == "alternately":
-        windowed = [layer % 2 == 0 and layer < values.count("max_window_layers") for layer in range(layers)]
-    elif isinstance(pattern, str) and pattern and set(pattern) <= set("LG"):
-        windowed = [pattern[layer % len(pattern)] == "L" for layer in range(layers - 1)] + [False]
-    else:
-        every = values.positive("sliding_window_pattern", layers + 1)
-        first = values.get("max_window_layers", 0)
-        windowed = [layer >= first and (layer + 1) % every > 0 for layer in range(layers)]
-    return ["sliding_attention" if each else "full_attention" for each in windowed]
+    numbers, pattern, last = range(layers), values.get("sliding_window_pattern"), "max_window_layers"
+    match family.windowed:
+        case "everywhere" | "named":
+            return [True] * layers
+        case "late":
+            return [number >= values.count(last) for number in numbers]
+        case "alternately":
+            return [number % 2 == 0 and number < values.count(last) for number in numbers]
+        case "unrotated":
+            return [not rotated for rotated in _rotated(family, values, (0,) * layers)]
+        case "by_pattern" if isinstance(pattern, str) and pattern and set(pattern) <= set("LG"):
+            return [pattern[number % len(pattern)] == "L" for number in numbers[:-1]] + [False]
+        case "by_pattern":
+            every = values.positive("sliding_window_pattern")
+        case every:
+            pass
+    return [(number + 1) % every > 0 for number in numbers]

@@ -39,6 +39,7 @@ def made_directory(
         made = Path(tempfile.mkdtemp(dir=directory.parent))
         try:
             for file, content in made_of.items():
+                (made / file).parent.mkdir(exist_ok=True)
                 (made / file).write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
             for path in files:
                 (made / path.name).symlink_to(path)

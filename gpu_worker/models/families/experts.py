@@ -71,7 +71,7 @@ FAMILIES: Mapping[str, Family] = {
             "rms_norm_eps": 1e-5,
             "rope_theta": 1e6,
         },
-        windowed=True,
+        windowed="everywhere",
         experts=_MIXTRAL_EXPERTS,
     ),
     "MiniMaxM2ForCausalLM": Family(
@@ -107,9 +107,8 @@ FAMILIES: Mapping[str, Family] = {
             "rope_theta": 150000.0,
             "rope_parameters": _GPT_OSS_ROPE,
             "sliding_window": 128,
-            "sliding_window_pattern": 2,
         },
-        windowed=True,
+        windowed=2,
         experts=Experts(
             intermediate_size="intermediate_size",
             router="mlp.router",
@@ -153,7 +152,7 @@ FAMILIES: Mapping[str, Family] = {
         keys=_GLM.keys,
         defaults={"num_key_value_heads": 32, "sliding_window": 4096, "max_window_layers": 62},
         mlp_bias=False,
-        windowed=True,
+        windowed="late",
         experts=DEEPSEEK_V3_EXPERTS,
     ),
     "Qwen2MoeForCausalLM": Family(

@@ -259,6 +259,9 @@ class Family:
     rotates_full_attention: bool | str = True
     """Layers with full attention have rotary embeddings. A string: the key of config.json that is null
     then."""
+    window_base: float | str | None = None
+    """Base of the rotary embedding of layers with a window, which is one of its own then: a number, or the
+    key of config.json that has it. None: all layers have the same embedding."""
     scales_queries: bool = False
     """Queries may grow with their positions (`rope.RopeConfig.query_growth`)."""
     alibi: bool | str = False
@@ -277,11 +280,18 @@ class Family:
     """The checkpoint has the weights of layers as [in, out]."""
     scales_embeddings: bool = False
     """Embeddings are multiplied by sqrt(hidden_size)."""
-    windowed: bool | Literal["everywhere", "alternately"] = False
-    """`sliding_window` in config.json is used. Other families may have the key, but do not use it.
+    windowed: Literal["everywhere", "named", "late", "alternately", "unrotated", "by_pattern"] | int = 0
+    """Which layers have the window `sliding_window` of config.json, if `layer_types` does not name them.
+    `use_sliding_window` counts where it has a default.
 
-    everywhere      all layers have the window, whatever other keys say
-    alternately     where no key names the kinds of layers, every other layer below `max_window_layers` has it
+    0               none, whatever config.json says
+    everywhere      all, also if `layer_types` names them
+    named           all
+    late            those from `max_window_layers` on
+    alternately     every other one below `max_window_layers`
+    unrotated       those without rotary embedding
+    by_pattern      all but each one of number `sliding_window_pattern`
+    n               all but each n-th
     """
     gated_attention: bool = False
     """Results of attention are multiplied by the sigmoids of gates, which lie behind each head's queries in

@@ -41,9 +41,8 @@ FAMILIES: Mapping[str, Family] = {
             **_DEFAULTS,
             "attn_logit_softcapping": 50.0,
             "final_logit_softcapping": 30.0,
-            "sliding_window_pattern": 2,
         },
-        windowed=True,
+        windowed=2,
     ),
     "Gemma3ForCausalLM": replace(
         _GEMMA,
@@ -57,6 +56,7 @@ FAMILIES: Mapping[str, Family] = {
             "rope_local_base_freq": 1e4,
         },
         expects={**_GEMMA.expects, "attn_logit_softcapping": None},
-        windowed=True,
+        window_base="rope_local_base_freq",
+        windowed="by_pattern",
     ),
 }

@@ -108,7 +108,7 @@ FAMILIES: Mapping[str, Family] = {
         out_bias="use_bias",
         mlp_bias="use_bias",
         gated=False,
-        windowed=True,
+        windowed="everywhere",
     ),
     "StableLmForCausalLM": Family(
         keys={"norm_eps": "layer_norm_eps"},

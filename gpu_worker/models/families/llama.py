@@ -39,7 +39,7 @@ FAMILIES: Mapping[str, Family] = {
     "LlamaForCausalLM": LLAMA,
     "MistralForCausalLM": Family(
         defaults={"num_key_value_heads": 8, "max_position_embeddings": 131072, "sliding_window": 4096},
-        windowed=True,
+        windowed="named",
     ),
     "Ministral3ForCausalLM": Family(
         defaults={
@@ -52,7 +52,7 @@ FAMILIES: Mapping[str, Family] = {
         qkv_bias=False,
         out_bias=False,
         mlp_bias=False,
-        windowed=True,
+        windowed="everywhere",
         scales_queries=True,
     ),
     "Qwen2ForCausalLM": Family(
@@ -60,12 +60,12 @@ FAMILIES: Mapping[str, Family] = {
         qkv_bias=True,
         out_bias=False,
         mlp_bias=False,
-        windowed=True,
+        windowed="late",
     ),
     "Qwen3ForCausalLM": Family(
         names=HEAD_NORMS,
         defaults={**QWEN, "num_key_value_heads": 32, "head_dim": 128, "max_window_layers": 28},
-        windowed=True,
+        windowed="late",
     ),
     "Phi3ForCausalLM": Family(
         names=Names(qkv=("self_attn.qkv_proj",), up=("mlp.gate_up_proj",)),
@@ -77,7 +77,7 @@ FAMILIES: Mapping[str, Family] = {
         qkv_bias=False,
         out_bias=False,
         mlp_bias=False,
-        windowed=True,
+        windowed="everywhere",
         rotates_in_part=True,
     ),
     "SmolLM3ForCausalLM": Family(
@@ -89,7 +89,7 @@ FAMILIES: Mapping[str, Family] = {
             "rope_theta": 2e6,
             "tie_word_embeddings": True,
         },
-        windowed=True,
+        windowed="unrotated",
     ),
     "GraniteForCausalLM": Family(defaults={"attention_multiplier": 1.0}),
     "SeedOssForCausalLM": Family(

@@ -24,15 +24,9 @@ FAMILIES: Mapping[str, Family] = {
     "Olmo2ForCausalLM": OLMO_2,
     "Olmo3ForCausalLM": replace(
         OLMO_2,
-        keys={"rope_local_base_freq": "rope_theta"},
-        defaults={
-            **OLMO_2.defaults,
-            "rope_theta": 5e5,
-            "rope_local_base_freq": 5e5,
-            "sliding_window": 4096,
-            "sliding_window_pattern": 4,
-        },
-        windowed=True,
+        defaults={**OLMO_2.defaults, "rope_theta": 5e5, "sliding_window": 4096},
+        window_base=5e5,
+        windowed=4,
     ),
     "Exaone4ForCausalLM": Family(
         names=OLMO_2.names,
@@ -41,6 +35,6 @@ FAMILIES: Mapping[str, Family] = {
         out_bias=False,
         mlp_bias=False,
         rotates_full_attention="sliding_window",
-        windowed=True,
+        windowed="by_pattern",
     ),
 }

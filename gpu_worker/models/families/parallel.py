@@ -105,6 +105,6 @@ FAMILIES: Mapping[str, Family] = {
         _COHERE,
         defaults={**_COHERE.defaults, "sliding_window": 4096, "sliding_window_pattern": 4},
         rotates_full_attention=False,
-        windowed=True,
+        windowed="by_pattern",
     ),
 }

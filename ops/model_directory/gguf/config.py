@@ -47,6 +47,9 @@ _END_TEXTS = (
 has another type."""
 _CONTROL, _USER_DEFINED = 3, 4
 
+_POOLINGS = {1: "mean", 2: "cls", 3: "lasttoken"}
+"""Numbers of the kinds of pooling, by the names of sentence-transformers."""
+
 _SAMPLING = {"temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}
 """Keys under general.sampling, and what generation_config.json calls them."""
 
@@ -176,6 +179,18 @@ def generation_of(file: Gguf) -> dict[str, Any]:
         if (value := file.get(f"general.sampling.{key}", (int, float))) is not None:
             found[name] = value
     return found
+
+
+def pooling_of(file: Gguf) -> dict[str, Any]:
+    """The configuration of sentence-transformers' module `Pooling`; empty if the file has no pooling. Raises
+    `FileError`."""
+    key = f"{file.get('general.architecture', str, '')}.pooling_type"
+    if not (kind := file.get(key, int, 0)):
+        return {}
+    if kind not in _POOLINGS:
+        known = ", ".join(f"{number}: {name}" for number, name in _POOLINGS.items())
+        raise file.wrong(key, f"{kind} is not supported ({known})")
+    return {"pooling_mode": _POOLINGS[kind]}
 
 
 def _dtype(file: Gguf) -> str:

@@ -1,7 +1,8 @@
 """A GGUF file as a model directory: its configuration and tokenizer as files, its weights as links.
 
-    config.json, generation_config.json, tokenizer.json, tokenizer_config.json    made from the file's values
-    *.gguf                                                                        links to the file itself
+    config.json, generation_config.json, 1_Pooling/config.json,    made from the file's values
+    tokenizer.json, tokenizer_config.json
+    *.gguf                                                         links to the file itself
 
 It takes seconds with a large vocabulary, and is done once: see `made_directory.py`.
 """
@@ -10,13 +11,13 @@ import re
 from pathlib import Path
 
 from ops.model_directory.files import FileError
-from ops.model_directory.gguf.config import config_of, generation_of, read_factors
+from ops.model_directory.gguf.config import config_of, generation_of, pooling_of, read_factors
 from ops.model_directory.gguf.file import read_gguf
 from ops.model_directory.gguf.tokenizer import tokenizer_config_of, tokenizer_of
 from ops.model_directory.made_directory import made_directory
 
 SUFFIX = ".gguf"
-KIND = "gguf 2"
+KIND = "gguf 3"
 """The number is raised when a directory is made in another way than before."""
 
 _PART = re.compile(r"-(\d{5})-of-\d{5}$")
@@ -54,6 +55,7 @@ def as_directory(file: Path) -> Path:
         lambda: {
             "config.json": config_of(gguf, read_factors(gguf)),
             "generation_config.json": generation_of(gguf),
+            "1_Pooling/config.json": pooling_of(gguf),
             "tokenizer.json": tokenizer_of(gguf),
             "tokenizer_config.json": tokenizer_config_of(gguf),
         },

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ops.model_directory.gguf.keys import FACTORS, Keys, head_size
+from ops.model_directory.gguf.keys import FACTORS, Keys, head_size, windows
 
 
 def _shared(keys: Keys, layers_of_27b: int, every: int) -> dict[str, Any]:
@@ -14,8 +14,7 @@ def _shared(keys: Keys, layers_of_27b: int, every: int) -> dict[str, Any]:
     size = keys.number("embedding_length") // keys.number("attention.head_count")
     return {
         "query_pre_attn_scalar": size if largest else head_size(keys),
-        "sliding_window": keys.number("attention.sliding_window"),
-        "sliding_window_pattern": keys.number("attention.sliding_window_pattern", every),
+        **windows(keys, every),
         "attn_logit_softcapping": keys.number("attn_logit_softcapping", 0) or None,
         "final_logit_softcapping": keys.number("final_logit_softcapping", 0) or None,
     }

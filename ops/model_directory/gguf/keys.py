@@ -131,6 +131,24 @@ def norm_epsilon(keys: Keys) -> float:
     return found
 
 
+def windows(keys: Keys, every: int) -> dict[str, Any]:
+    """Windows: of all layers but each one of a number, or of those that have true in the file.
+
+    `every`: the number, if the file has neither.
+    """
+    key, kinds = "attention.sliding_window_pattern", ("full_attention", "sliding_attention")
+    pattern = keys.layers(key, every)
+    if not all(isinstance(each, bool) or (isinstance(each, int) and each > 0) for each in pattern):
+        raise keys.wrong(key, f"{str(pattern[0])[:60]} is not supported")
+    return {
+        "sliding_window": keys.number("attention.sliding_window"),
+        "layer_types": [
+            kinds[each if isinstance(each, bool) else number % each > 0]
+            for number, each in enumerate(pattern, 1)
+        ],
+    }
+
+
 def rope_scaling(keys: Keys) -> dict[str, Any] | None:
     """Object `rope_scaling`. None: angles are not scaled."""
     longest = keys.number("context_length")
@@ -162,4 +180,8 @@ def rope_scaling(keys: Keys) -> dict[str, Any] | None:
         for name in ("beta_fast", "beta_slow"):
             if given := keys.number(f"rope.scaling.yarn_{name}", 0):
                 found[name] = given
+        # Latent attention would have it in the scale of scores, too.
+        latent = keys.number("attention.kv_lora_rank", 0)
+        if not latent and (given := keys.number("rope.scaling.attn_factor", 0)):
+            found["attn_factor"] = given
     return found

@@ -5,7 +5,7 @@ Where a file has no value, llama.cpp's own holds.
 
 from typing import Any
 
-from ops.model_directory.gguf.keys import Keys, feed_forward, rope_scaling
+from ops.model_directory.gguf.keys import Keys, feed_forward, rope_scaling, windows
 
 SOFTMAX, SIGMOID = 1, 2
 """Numbers of the functions from router logits to scores."""
@@ -70,8 +70,7 @@ def gpt_oss(keys: Keys) -> dict[str, Any]:
     return {
         **found,
         "intermediate_size": found["moe_intermediate_size"],
-        "sliding_window": keys.number("attention.sliding_window"),
-        "sliding_window_pattern": keys.number("attention.sliding_window_pattern", 2),
+        **windows(keys, 2),
         "rope_scaling": scaling and {**scaling, "truncate": False},
     }
 

@@ -92,23 +92,22 @@ def test_a_window_that_holds_all_changes_nothing(make, tmp_path) -> None:
     assert driver.generate(driver.admit(0, PROMPT), 24) == make.expected(model, PROMPT, 24)
 
 
+QWEN, EXAONE = ({"architectures": [f"{name}ForCausalLM"]} for name in ("Qwen2", "Exaone4"))
+NAMED = ["sliding_attention", "full_attention", "sliding_attention"]
+
+
 @pytest.mark.parametrize(
     ("changes", "windows"),
     [
         ({}, (9, 9, 9)),
         ({"sliding_window": None}, (0, 0, 0)),
-        ({"use_sliding_window": False}, (0, 0, 0)),
-        ({"sliding_window_pattern": 2}, (9, 0, 9)),
-        ({"sliding_window_pattern": "LG"}, (9, 0, 0)),
-        ({"sliding_window_pattern": "GL"}, (0, 9, 0)),
-        ({"sliding_window_pattern": "LLLG"}, (9, 9, 0)),
-        (
-            {
-                "sliding_window_pattern": "LLLG",
-                "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
-            },
-            (9, 0, 9),
-        ),
+        ({"use_sliding_window": False, "sliding_window_pattern": 2}, (9, 9, 9)),
+        (QWEN | {"use_sliding_window": False}, (0, 0, 0)),
+        (EXAONE | {"sliding_window_pattern": 2}, (9, 0, 9)),
+        (EXAONE | {"sliding_window_pattern": "LG"}, (9, 0, 0)),
+        (EXAONE | {"sliding_window_pattern": "GL"}, (0, 9, 0)),
+        (EXAONE | {"sliding_window_pattern": "LLLG"}, (9, 9, 0)),
+        (EXAONE | {"sliding_window_pattern": "LLLG", "layer_types": NAMED}, (9, 0, 9)),
         ({"layer_types": ["full_attention", "sliding_attention", "sliding_attention"]}, (0, 9, 9)),
         ({"architectures": ["LlamaForCausalLM"]}, (0, 0, 0)),
     ],
@@ -128,8 +127,8 @@ def test_which_layers_have_windows(tmp_path, changes, windows) -> None:
     ("changes", "message"),
     [
         ({"sliding_window": 0}, "sliding_window: a positive integer"),
-        ({"sliding_window_pattern": "LXG"}, "sliding_window_pattern: a positive integer"),
-        ({"sliding_window_pattern": ""}, "sliding_window_pattern: a positive integer"),
+        (EXAONE | {"sliding_window_pattern": "LXG"}, "sliding_window_pattern: a positive integer"),
+        (EXAONE | {"sliding_window_pattern": ""}, "sliding_window_pattern: a positive integer"),
         ({"layer_types": ["sliding_attention"]}, "layer_types: a list of 3"),
         ({"layer_types": ["chunked_attention"] * 3}, "layer_types: 'chunked_attention' is not supported"),
     ],

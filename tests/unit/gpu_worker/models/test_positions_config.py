@@ -1,14 +1,18 @@
 """Layers have the rotary embeddings and attention windows that transformers' code gives them."""
 
 import sys
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import transformers
+from transformers import AutoConfig
 
 from gpu_worker.errors import ModelError
 from gpu_worker.models.families import FAMILIES
+from gpu_worker.models.rope import rotary_tables
 from tests.unit.gpu_worker.behaviour.test_families import ALIKE, EXPERTS, MODELS, USUAL
 from tests.unit.gpu_worker.models.test_config import completed, read
 
@@ -66,6 +70,76 @@ def test_layers_without_rotary_embeddings_by_their_interval(
     assert ours == read(tmp_path, completed(kind, values))
     assert not ours.ropes[3].rotary_dim
     assert ours.ropes[4].rotary_dim
+
+
+SOME = ["full_attention", "sliding_attention"] * 3
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"max_window_layers": 2},
+        {"sliding_window_pattern": 3},
+        {"use_sliding_window": False},
+        {"sliding_window": None, "layer_types": ["full_attention"] * 6},
+        {"layer_types": SOME, "sliding_window_pattern": 3, "max_window_layers": 2},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("architecture", [name for name, family in FAMILIES.items() if family.windowed])
+def test_windows_by_the_keys_that_transformers_reads(
+    tmp_path: Path, architecture: str, changes: dict[str, Any]
+) -> None:
+    """A key that its class does not read changes nothing."""
+    kind = getattr(transformers, architecture).config_class
+    others = ("seed", "no_rope_layers")
+    given = {key: value for key, value in FORMS[architecture].items() if key not in others}
+    named = {"architectures": [architecture], "model_type": kind.model_type, "layer_types": None}
+    ours = read(tmp_path, USUAL | EXPERTS | given | named | WINDOWS | changes).windows
+    theirs = AutoConfig.from_pretrained(tmp_path)  # not of `kind` if a Mistral names its layers
+    knows = "layer_types" in theirs.__dataclass_fields__
+    types = theirs.layer_types if knows else ["sliding_attention"] * 6
+    assert ours == tuple((kind == "sliding_attention") * (theirs.sliding_window or 0) for kind in types)
+
+
+FADED = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+FULL, SLIDING = {"rope_type": "default", "rope_theta": 7e4}, {"rope_type": "linear", "factor": 2.0}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"rope_theta": 7e4},
+        {"rope_theta": 7e4, "rope_local_base_freq": 3e3},
+        {"rope_theta": 7e4, "rope_scaling": FADED},
+        {"rope_scaling": FADED | {"rope_theta": 6e4}},
+        {"rope_parameters": {"full_attention": FULL}},
+        {"rope_parameters": {"sliding_attention": SLIDING}, "rope_theta": 6e4},
+        {"rope_parameters": {"sliding_attention": SLIDING, "full_attention": FULL}, "rope_scaling": FADED},
+        {"rope_parameters": {"full_attention": None, "sliding_attention": SLIDING | {"rope_theta": 5e3}}},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("architecture", ["Gemma3ForCausalLM", "Olmo3ForCausalLM"])
+def test_two_rotary_embeddings(tmp_path: Path, architecture: str, changes: dict[str, Any]) -> None:
+    kind = getattr(transformers, architecture)
+    values = USUAL | {"architectures": [architecture], "layer_types": SOME[:3]} | deepcopy(changes)
+    ours = read(tmp_path, values)
+    theirs = rotation(architecture)(kind.config_class.from_dict(deepcopy(values)))
+    for name, rope in zip(SOME, ours.ropes, strict=False):
+        expected = getattr(theirs, f"{name}_inv_freq")
+        tables = rotary_tables(rope, ours.head_dim, 2, torch.device("cpu"))
+        factor = getattr(theirs, f"{name}_attention_scaling")
+        torch.testing.assert_close(tables.sin[1], expected.sin() * factor, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("architecture", ["Gemma3ForCausalLM", "Olmo3ForCausalLM"])
+def test_an_embedding_of_no_kind_of_layer_is_refused(tmp_path: Path, architecture: str) -> None:
+    """transformers passes it over: what the model was trained with is not known."""
+    with pytest.raises(ModelError, match="rope_parameters: an object for each of full_attention, sliding"):
+        read(tmp_path, USUAL | {"architectures": [architecture], "rope_parameters": FADED})
 
 
 @pytest.mark.parametrize("last", [0, 2, 4, 28])

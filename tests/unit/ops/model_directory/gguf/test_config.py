@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ops.model_directory.files import FileError
-from ops.model_directory.gguf.config import config_of, generation_of, read_factors
+from ops.model_directory.gguf.config import config_of, generation_of, pooling_of, read_factors
 from ops.model_directory.gguf.file import Gguf, read_gguf
 from tests.support.gguf import write_gguf
 
@@ -95,6 +95,36 @@ def test_the_largest_gemma_scales_scores_by_another_size(tmp_path: Path) -> None
         assert config["query_pre_attn_scalar"] == expected
 
 
+@pytest.mark.parametrize(
+    ("architecture", "pattern", "windows"),
+    [
+        ("gemma2", None, "WFWFWFWF"),
+        ("gemma3", None, "WWWWWFWW"),
+        ("gpt-oss", None, "WFWFWFWF"),
+        ("gemma2", 3, "WWFWWFWW"),
+        ("gemma3", [True, True, False, True, False, False, True, False], "WWFWFFWF"),
+    ],
+)
+def test_layers_with_windows(tmp_path: Path, architecture: str, pattern: Any, windows: str) -> None:
+    """Of any period: Hugging Face's models of these families do not read one, or another one."""
+    more = WINDOWS | MIXTURE | {"block_count": 8, "attention.sliding_window_pattern": pattern}
+    given = {key: value for key, value in more.items() if value is not None}
+    config = config_of(a_file(tmp_path, architecture, **given), {})
+    assert config["sliding_window"] == 8
+    names = {"W": "sliding_attention", "F": "full_attention"}
+    assert config["layer_types"] == [names[each] for each in windows]
+
+
+def test_pooling(tmp_path: Path) -> None:
+    for number, mode in ((1, "mean"), (2, "cls"), (3, "lasttoken")):
+        assert pooling_of(a_file(tmp_path, "qwen3", pooling_type=number)) == {"pooling_mode": mode}
+    for none in ({}, {"pooling_type": 0}):
+        assert pooling_of(a_file(tmp_path, "qwen3", **none)) == {}
+    message = r"qwen3\.pooling_type: 4 is not supported \(1: mean, 2: cls, 3: lasttoken\)"
+    with pytest.raises(FileError, match=message):
+        pooling_of(a_file(tmp_path, "qwen3", pooling_type=4))
+
+
 def test_scaled_angles(tmp_path: Path) -> None:
     yarn = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0}
     file = a_file(tmp_path, "qwen2", **yarn, **{"rope.scaling.original_context_length": 32})
@@ -105,6 +135,8 @@ def test_scaled_angles(tmp_path: Path) -> None:
     }
     file = a_file(tmp_path, "qwen2", **yarn, **{"rope.scaling.yarn_beta_fast": 4.0})
     assert config_of(file, {})["rope_scaling"]["beta_fast"] == 4.0
+    file = a_file(tmp_path, "qwen3", **yarn, **{"rope.scaling.attn_factor": 0.5})
+    assert config_of(file, {})["rope_scaling"]["attn_factor"] == 0.5
     for early in ({"rope.scale_linear": 8.0}, {"rope.scaling.factor": 8.0}):
         found = config_of(a_file(tmp_path, **early), {})["rope_scaling"]
         assert found == {"rope_type": "linear", "factor": 8.0}
@@ -248,7 +280,17 @@ def test_what_ends_an_answer_of_gemma_4(tmp_path: Path) -> None:
             YARN | {"rope.scaling.yarn_attn_factor": 0.9},
             r"qwen3\.rope\.scaling\.yarn_attn_factor: 0\.",
         ),
-        ("qwen3", YARN | {"rope.scaling.attn_factor": 0.5}, r"qwen3\.rope\.scaling\.attn_factor: 0\.5"),
+        ("llama", {"rope.scaling.attn_factor": 0.5}, r"llama\.rope\.scaling\.attn_factor: 0\.5"),
+        (
+            "deepseek2",
+            LATENT | MIXTURE | YARN | {"rope.scaling.attn_factor": 0.5},
+            r"deepseek2\.rope\.scaling\.attn_factor: 0\.5",
+        ),
+        (
+            "gemma2",
+            WINDOWS | {"attention.sliding_window_pattern": 0},
+            r"gemma2\.attention\.sliding_window_pattern: 0 is not supported",
+        ),
         ("gemma2", WINDOWS | {"rope.freq_base_swa": 5e3}, r"gemma2\.rope\.freq_base_swa: 5000\.0"),
     ],
 )

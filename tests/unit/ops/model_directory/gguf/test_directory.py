@@ -12,6 +12,7 @@ from ops.kv_memory import loaded_bytes, weights_bytes
 from ops.launcher.served import Served
 from ops.model_directory.files import FileError
 from ops.model_directory.gguf.directory import as_directory, gguf_of
+from ops.model_directory.gguf.file import read_gguf
 from ops.model_directory.hub import HubError, fetched, model_name
 from tests.support.gguf import random_blocks, tokens, write_gguf
 from tests.unit.ops.model_directory.gguf.test_config import SIZES
@@ -48,6 +49,14 @@ def test_all_services_find_what_they_read(file: Path) -> None:
     assert weights_bytes(directory) == 97 * 68
     assert loaded_bytes(directory) == 97 * 64 * 2
     assert model_name(file) == model_name(directory) == "Fox-Q8_0"
+
+
+@pytest.mark.parametrize(("number", "ways"), [(None, "lasttoken"), (1, "mean"), (2, "cls")])
+def test_embeddings_are_pooled_as_the_file_says(file: Path, number: int | None, ways: str) -> None:
+    values = read_gguf(file).values | ({} if number is None else {"llama.pooling_type": number})
+    embedding = random_blocks("Q8_0", 97, 64).numpy().tobytes()
+    write_gguf(file, values, {"token_embd.weight": (8, (97, 64), embedding)})
+    assert TextModel.load(fetched(file)).pooling_ways.kinds == (ways,)
 
 
 def test_it_is_made_once_for_a_file(file: Path) -> None:
