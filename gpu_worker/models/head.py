@@ -29,15 +29,16 @@ def has_head(config: ModelConfig, weights: Weights) -> bool:
 def has_another_head(config: ModelConfig, weights: Weights) -> bool:
     """Whether the checkpoint has a head that is not the embedding, although config.json ties the two.
 
-    Of quantized ones that is not asked: rounding alone would make a difference.
+    Where one of them is quantized, their numbers are not compared: rounding alone makes a difference.
     """
     if not (config.tie_word_embeddings and config.has_lm_head):
         return False
     head, base = f"{config.family.names.head}.weight", base_of(config, weights)
     names, checkpoint = (head, f"{base.prefix}{config.family.names.embedding}.weight"), weights.checkpoint
-    if any(name not in checkpoint.names() or checkpoint.is_quantized(name) for name in names):
+    quantized = [checkpoint.is_quantized(name) for name in names]
+    if not all(each or name in checkpoint.names() for name, each in zip(names, quantized, strict=True)):
         return False
-    return not checkpoint.equal(*names)
+    return any(quantized) or not checkpoint.equal(*names)
 
 
 def embedding(config: ModelConfig, base: Weights) -> Callable[[Tensor], Tensor]:

@@ -22,16 +22,18 @@ _LEFT = re.compile(r"embed_tokens|lm_head|mlp\.gate\.|block_sparse_moe\.gate\.|s
 """Names of weights that stay plain: embeddings, heads and routers."""
 
 
-def write(source: Path, folder: Path, encoder: Encoder, config: Mapping[str, Any]) -> tuple[Path, Path]:
+def write(
+    source: Path, folder: Path, encoder: Encoder, config: Mapping[str, Any], left: re.Pattern[str] = _LEFT
+) -> tuple[Path, Path]:
     """Two copies of a checkpoint under `folder`: one quantized, and one with the weights that it means.
 
-    `config`: `quantization_config` of the first.
+    `config`: `quantization_config` of the first. `left`: see `_LEFT`.
     """
     tensors = load_file(source / "model.safetensors")
     stored, meant = dict[str, Tensor](), dict[str, Tensor]()
     for name, tensor in tensors.items():
         stored[name] = meant[name] = tensor
-        if tensor.dim() == 2 and name.endswith(".weight") and not _LEFT.search(name):
+        if tensor.dim() == 2 and name.endswith(".weight") and not left.search(name):
             del stored[name]
             found, meant[name] = encoder(tensor.float())
             stored |= {name.removesuffix("weight") + end: each for end, each in found.items()}

@@ -1,6 +1,8 @@
 """Heads that are the embedding, and heads of their own."""
 
+import json
 import logging
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,12 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
+from gpu_worker.models.config import read_config
 from gpu_worker.models.load import load_model
-from tests.unit.gpu_worker.behaviour.test_checkpoint_formats import logits_of
+from tests.support.checkpoints import int8, write
+from tests.unit.gpu_worker.behaviour.test_checkpoint_formats import compressed, logits_of
 from tests.unit.gpu_worker.behaviour.test_families import MODELS, PROMPT, random_model
+from tests.unit.gpu_worker.models.test_wrapped import whole_model
 
 HEAD = "lm_head.weight"
 
@@ -45,6 +50,31 @@ def test_a_head_of_its_own_is_used_although_it_is_tied(
     found = logits_of(tmp_path, ReferenceKernels())
     torch.testing.assert_close(found, expected(tmp_path), atol=5e-5, rtol=5e-5)
     assert "it has a head of its own, although config.json ties it" in caplog.text
+
+
+@pytest.mark.parametrize("left", [r"embed_tokens|mlp\.gate\.", r"lm_head|mlp\.gate\."])
+@pytest.mark.parametrize("name", ["Llama", "Qwen3VLMoe"])
+def test_a_quantized_head_is_used_although_it_is_tied(
+    tmp_path: Path, name: str, left: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """So is a plain one beside a quantized embedding. In Qwen3-VL with experts the language model's own key
+    ties them, and the whole model's key, which wins, may be missing."""
+    (whole := tmp_path / "whole").mkdir()
+    if name == "Llama":
+        save(whole, name, lambda embedding: embedding + 0.05 * torch.randn_like(embedding))
+    else:
+        whole_model(name).save_pretrained(whole)
+        config = json.loads((whole / "config.json").read_text())
+        del config["tie_word_embeddings"]
+        config["text_config"]["tie_word_embeddings"] = True
+        (whole / "config.json").write_text(json.dumps(config))
+    form = compressed("int-quantized", strategy="channel")
+    stored, meant = write(whole, tmp_path, int8(), form, re.compile(left))
+    assert read_config(stored).tie_word_embeddings
+    caplog.set_level(logging.INFO, logger="gpu_worker")
+    found, expected = (logits_of(each, ReferenceKernels()) for each in (stored, meant))
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    assert caplog.text.count("it has a head of its own") == 2
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64])
