@@ -1,5 +1,7 @@
 """Paged attention in Triton: `tile.py` and `latent_tile.py` have the kernels, `launch.py` cuts a step up."""
 
+from dataclasses import replace
+
 import torch
 import triton
 from torch import Tensor
@@ -7,6 +9,7 @@ from torch import Tensor
 from gpu_worker.kernels.attention import FULL_ATTENTION, AttentionSpec, LayerCache, Rotary, StepMetadata
 from gpu_worker.kernels.reference.attention import ReferenceStep
 from gpu_worker.kernels.reference.selection import SelectingStep
+from gpu_worker.kernels.triton import gpu
 from gpu_worker.kernels.triton.attention import latent
 from gpu_worker.kernels.triton.attention.combine import combined
 from gpu_worker.kernels.triton.attention.launch import LEAST, Launch, Tiling, launches
@@ -19,13 +22,25 @@ from gpu_worker.kernels.triton.recurrence import ChunkedStep
 TILE_BYTES = 16 << 10
 """Of the keys, or values, that a program has before it at a time."""
 
+SCALES = 1 << 10
+"""Bytes of a tile's scales, at most."""
 
-def tiling(size: int, dim: int, query_bytes: int, page_bytes: int) -> Tiling:
+
+def tiling(size: int, dim: int, query_bytes: int, page_bytes: int, shared_memory: int) -> Tiling:
     """For tiles of `size` queries over heads of `dim`. `query_bytes`, `page_bytes`: of a number.
+    `shared_memory`: bytes that a program may have.
 
     Short rows have more keys in a tile, over which the tile's own work is spread. They have fewer where the
-    widened keys would not fit into the registers beside sums and queries.
+    widened keys would not fit into the registers beside sums and queries. A tile has half as many keys where
+    queries, keys, values and weights of all would not fit into the shared memory.
     """
+    found = _usual(size, dim, query_bytes, page_bytes)
+    taken = query_bytes * size * (dim + found.keys) + 2 * page_bytes * dim * found.keys
+    return replace(found, keys=max(LEAST, found.keys // 2)) if taken + SCALES > shared_memory else found
+
+
+def _usual(size: int, dim: int, query_bytes: int, page_bytes: int) -> Tiling:
+    """Where there is room."""
     if query_bytes == 4:
         return Tiling(16, 8, 2)
     if page_bytes == 1 and dim > 128 and size > LEAST:
@@ -111,7 +126,8 @@ class TritonStep(SelectingStep, ChunkedStep):
         if splits > 1:
             partials = query.new_empty((splits, rows, dim), dtype=torch.float32)
             logsums = query.new_empty((splits, rows), dtype=torch.float32)
-        tiles = tiling(launch.size, padded, query.itemsize, query.itemsize // reading.each)
+        room = gpu.shared_memory(query.device)
+        tiles = tiling(launch.size, padded, query.itemsize, query.itemsize // reading.each, room)
         attend_tile[(launch.count, kv_heads, splits)](
             query,
             *pointers(cache, reading.word),

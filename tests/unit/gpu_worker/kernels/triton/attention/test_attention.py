@@ -9,7 +9,8 @@ from torch.testing import assert_close
 
 from gpu_worker.kernels.attention import FULL_ATTENTION, AttentionSpec
 from gpu_worker.kernels.kv_sizes import AUTO
-from gpu_worker.kernels.triton.attention.attention import TritonStep
+from gpu_worker.kernels.triton import gpu
+from gpu_worker.kernels.triton.attention.attention import TritonStep, tiling
 from gpu_worker.kernels.triton.kv import FORMATS
 from tests.support.paged import Heads, Paged, dense, recorded
 from tests.support.triton_paged import make_paged
@@ -173,6 +174,34 @@ def test_queries_of_any_size(kv: str) -> None:
     paged.query[:3] *= 10_000
     paged.query[1] = 0
     check(paged)
+
+
+@pytest.mark.parametrize(
+    ("capability", "size", "dim", "page_bytes", "keys"),
+    [
+        ((9, 0), 64, 512, 1, 32),
+        ((8, 0), 64, 512, 1, 32),
+        ((8, 9), 64, 512, 1, 16),
+        ((8, 9), 32, 512, 1, 32),
+        ((8, 9), 64, 512, 2, 16),
+        ((8, 9), 64, 256, 1, 32),
+        ((9, 0), 128, 256, 2, 32),
+        ((8, 9), 128, 256, 2, 16),
+        ((8, 9), 16, 128, 1, 128),
+    ],
+)
+def test_tiles_fit_into_the_shared_memory(
+    capability: tuple[int, int],
+    size: int,
+    dim: int,
+    page_bytes: int,
+    keys: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What a tile takes was read off compiled kernels: `tests.support.compiled` prints it."""
+    monkeypatch.setattr(gpu, "capability", lambda device: capability)
+    room = gpu.shared_memory(torch.device("cpu"))
+    assert tiling(size, dim, 2, page_bytes, room).keys == keys
 
 
 @pytest.mark.parametrize("rows", [MIXED, DECODES], ids=["mixed", "decodes"])
