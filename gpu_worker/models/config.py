@@ -13,6 +13,7 @@ import torch
 from gpu_worker.errors import ModelError
 from gpu_worker.kernels.kv_sizes import PageShape, StateShape
 from gpu_worker.models.alibi import slopes
+from gpu_worker.models.checkpoint import is_gguf
 from gpu_worker.models.experts_config import ExpertsConfig, read_experts
 from gpu_worker.models.families import FAMILIES, Family, family_of
 from gpu_worker.models.index_config import IndexConfig, read_index
@@ -233,7 +234,8 @@ def read_config(directory: Path) -> ModelConfig:
     if family is None:
         known = ", ".join(FAMILIES)
         raise values.wrong("architectures", f"{architecture} is not supported ({known})")
-    return _config_of(architecture, family, Values(values.path, family.canonical(values.values)))
+    canonical = family.canonical(values.values, made=is_gguf(directory))
+    return _config_of(architecture, family, Values(values.path, canonical))
 
 
 def read_values(directory: Path) -> Values:

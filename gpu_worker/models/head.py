@@ -62,12 +62,13 @@ def embedding_and_head(
     # These have no head, and those of int8 and fp8 no embedding of its own.
     kept = base.keeps - NARROW if config.tie_word_embeddings else base.keeps & {"coded"}
     table = words.read(replace(base, keeps=kept), f"{names.embedding}.weight", config.hidden_size)
+    biased = config.family.head_bias and (not config.tie_word_embeddings or weights.has(f"{names.head}.bias"))
+    bias = words.read(weights, f"{names.head}.bias") if biased else None
     if config.tie_word_embeddings:
-        tied = kernels.linear(table, dtype=torch.float32, keeps_rows=True)
+        tied = kernels.linear(table, bias, dtype=torch.float32, keeps_rows=True)
         return words.embedding(tied.rows), _logits(config, words.logits(tied), kernels)
     wide = replace(weights, keeps=weights.keeps - NARROW)
     rows = words.read(wide, f"{names.head}.weight", config.hidden_size)
-    bias = words.read(weights, f"{names.head}.bias") if config.family.head_bias else None
     head = words.logits(kernels.linear(rows, bias, dtype=torch.float32))
     coded = kernels.linear(table, keeps_rows=True).rows if isinstance(table, CodedWeight) else None
     return words.embedding(coded or table.__getitem__), _logits(config, head, kernels)

@@ -64,7 +64,7 @@ class TransformersModel:
         register(name, self._attention)
         model.set_attn_implementation(name)
         # The model's own code computes logits, from hidden states instead of tokens.
-        setattr(model, where, _PassThrough())
+        setattr(model, where, _PassThrough(self._inner))
         self._chunks = chunks_of(config)
         self._counts_tokens = bool(getattr(config, "attn_temperature_tuning", False))
         labels = int(bool(score_tokens)) if self._score is None else self._score.out_features
@@ -166,6 +166,14 @@ class TransformersModel:
 
 class _PassThrough(torch.nn.Module):
     """Takes the place of the decoder under a head, and returns its inputs as hidden states."""
+
+    def __init__(self, decoder: Any) -> None:
+        super().__init__()
+        self._replaced = (decoder,)  # in a tuple it is no part of this module
+
+    def __getattr__(self, name: str) -> Any:
+        """Factors of logits, say, which some models keep there."""
+        return getattr(self.__dict__["_replaced"][0], name)
 
     @property
     def decoder(self) -> "_PassThrough":

@@ -44,6 +44,7 @@ FAMILIES: Mapping[str, Family] = {
         left_out=("mtp.",),
     ),
     "KimiLinearForCausalLM": Family(
+        reads=("routed_scaling_factor",),
         keys=_KEYS,
         defaults={
             "num_key_value_heads": 32,
@@ -83,6 +84,7 @@ FAMILIES: Mapping[str, Family] = {
         },
     ),
     "BailingHybridForCausalLM": Family(
+        reads=("routed_scaling_factor",),
         keys={
             **_KEYS,
             "full_attention_interval": "layer_group_size",

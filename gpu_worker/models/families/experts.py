@@ -36,6 +36,7 @@ _MIXTRAL_EXPERTS = Experts(
     normalized=True,
 )
 _GLM = Family(
+    reads=("routed_scaling_factor",),
     keys={"num_experts": "n_routed_experts"},
     defaults={
         "num_key_value_heads": 8,
@@ -75,6 +76,7 @@ FAMILIES: Mapping[str, Family] = {
         experts=_MIXTRAL_EXPERTS,
     ),
     "MiniMaxM2ForCausalLM": Family(
+        reads=("rotary_dim",),
         names=HEAD_NORMS,
         keys=_EXPERT_KEYS,
         defaults={
@@ -118,6 +120,7 @@ FAMILIES: Mapping[str, Family] = {
         ),
     ),
     "OlmoeForCausalLM": Family(
+        reads=("clip_qkv",),
         names=HEAD_NORMS,
         keys=_EXPERT_KEYS,
         defaults={"max_position_embeddings": 4096, "rms_norm_eps": 1e-5},
@@ -127,6 +130,7 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "Glm4MoeLiteForCausalLM": replace(
         _DEEPSEEK,
+        reads=("rope_interleave", "routed_scaling_factor"),
         defaults={
             "rope_interleave": True,
             "q_lora_rank": 768,
@@ -142,12 +146,14 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "YoutuForCausalLM": replace(
         _DEEPSEEK,
+        reads=("rope_interleave",),
         defaults={**_DEEPSEEK.defaults, "max_position_embeddings": 131072, "tie_word_embeddings": True},
     ),
     "Glm4MoeForCausalLM": replace(
         _GLM, otherwise=replace(_GLM, names=HEAD_NORMS, expects={"use_qk_norm": True})
     ),
     "Dots1ForCausalLM": Family(
+        reads=("routed_scaling_factor",),
         names=HEAD_NORMS,
         keys=_GLM.keys,
         defaults={"num_key_value_heads": 32, "sliding_window": 4096, "max_window_layers": 62},
@@ -161,8 +167,9 @@ FAMILIES: Mapping[str, Family] = {
             "num_key_value_heads": 16,
             "max_window_layers": 28,
             "shared_expert_intermediate_size": 5632,
+            "qkv_bias": True,
         },
-        qkv_bias=True,
+        qkv_bias="qkv_bias",
         out_bias=False,
         mlp_bias=False,
         windowed="alternately",
@@ -177,11 +184,13 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "DeepseekV2ForCausalLM": replace(
         _DEEPSEEK,
+        reads=("routed_scaling_factor", "topk_method"),
         defaults={**_DEEPSEEK.defaults, "n_shared_experts": 2, "topk_method": "greedy"},
         experts=replace(_DEEPSEEK_EXPERTS, normalized=False),
     ),
     "DeepseekV3ForCausalLM": replace(
         _DEEPSEEK,
+        reads=("rope_interleave", "routed_scaling_factor"),
         defaults={
             **_DEEPSEEK_V3,
             "max_position_embeddings": 4096,
@@ -192,6 +201,7 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "GlmMoeDsaForCausalLM": replace(
         _DEEPSEEK,
+        reads=("routed_scaling_factor",),
         defaults={
             "rope_interleave": True,
             "max_position_embeddings": 202752,
@@ -210,6 +220,7 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "DeepseekV32ForCausalLM": replace(
         _DEEPSEEK,
+        reads=("routed_scaling_factor",),
         defaults={
             **_DEEPSEEK_V3,
             "max_position_embeddings": 163840,

@@ -213,6 +213,17 @@ class ShortConvolution:
     out: str = "conv.out_proj"
 
 
+OPTIONAL = frozenset(
+    (
+        *("alibi_bias_max", "attention_multiplier", "attn_logit_softcapping", "clip_qkv"),
+        *("embedding_multiplier", "final_logit_softcapping", "indexer_rope_interleave", "logit_scale"),
+        *("logits_scaling", "no_rope_layer_interval", "no_rope_layers", "norm_eps", "query_pre_attn_scalar"),
+        *("residual_multiplier", "rope_interleave", "rotary_dim", "routed_scaling_factor", "topk_method"),
+    )
+)
+"""Canonical names of keys that change the arithmetic of some families: see `Family.reads`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Family:
     """An architecture. Of a field `bool | str` a string is the key of config.json that has the value."""
@@ -223,6 +234,9 @@ class Family:
 
     Canonical names are those that `models/config.py` reads, mostly Llama's.
     """
+    reads: tuple[str, ...] = ()
+    """Keys of `OPTIONAL` that config.json of this family may have. Others change nothing, as in transformers,
+    but for those under a name of `keys`."""
     expects: Mapping[str, Any] = field(default_factory=dict)
     """Values of keys that a config.json must have to match this entry. Null and missing count as false."""
     otherwise: "Family | None" = None
@@ -311,8 +325,10 @@ class Family:
     left_out: tuple[str, ...] = ()
     """Prefixes of the names of further tensors that are not loaded."""
 
-    def canonical(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def canonical(self, values: Mapping[str, Any], made: bool = False) -> dict[str, Any]:
         """The values of config.json by canonical name, with the family's defaults for missing keys.
+
+        `made`: config.json was made of a GGUF file, and may have any key.
 
         A key that is null is not missing: null says that something is off. Only for `rope_parameters` it
         means the default, as in transformers.
@@ -320,7 +336,8 @@ class Family:
         given = {
             key: self.means[key].get(str(value), value) if key in self.means else value
             for key, value in values.items()
-            if value is not None or key != "rope_parameters"
+            if (value is not None or key != "rope_parameters")
+            and (made or key not in OPTIONAL or key in self.reads)
         }
         renamed = {
             name: found for name, own in self.keys.items() if (found := _at(values, own)) is not _MISSING

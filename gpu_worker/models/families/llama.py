@@ -81,6 +81,7 @@ FAMILIES: Mapping[str, Family] = {
         rotates_in_part=True,
     ),
     "SmolLM3ForCausalLM": Family(
+        reads=("no_rope_layer_interval", "no_rope_layers"),
         defaults={
             "num_key_value_heads": 4,
             "max_position_embeddings": 32768,
@@ -91,7 +92,10 @@ FAMILIES: Mapping[str, Family] = {
         },
         windowed="unrotated",
     ),
-    "GraniteForCausalLM": Family(defaults={"attention_multiplier": 1.0}),
+    "GraniteForCausalLM": Family(
+        reads=("attention_multiplier", "embedding_multiplier", "logits_scaling", "residual_multiplier"),
+        defaults={"attention_multiplier": 1.0},
+    ),
     "SeedOssForCausalLM": Family(
         defaults={
             "attention_bias": True,

@@ -20,7 +20,12 @@ OLMO_2 = Family(
 )
 
 FAMILIES: Mapping[str, Family] = {
-    "OlmoForCausalLM": Family(defaults={"norm_eps": 1e-5}, norm="layer_without_weight", mlp_bias=False),
+    "OlmoForCausalLM": Family(
+        reads=("clip_qkv",),
+        defaults={"norm_eps": 1e-5},
+        norm="layer_without_weight",
+        mlp_bias=False,
+    ),
     "Olmo2ForCausalLM": OLMO_2,
     "Olmo3ForCausalLM": replace(
         OLMO_2,

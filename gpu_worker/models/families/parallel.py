@@ -7,6 +7,7 @@ from gpu_worker.models.families.family import Family, Names
 from gpu_worker.models.families.layer_norms import GPT, GPT_KEYS
 
 _COHERE = Family(
+    reads=("logit_scale",),
     names=Names(before_mlp=None),
     keys={"norm_eps": "layer_norm_eps"},
     defaults={
@@ -56,6 +57,7 @@ FAMILIES: Mapping[str, Family] = {
         by_head=True,
     ),
     "GPTJForCausalLM": Family(
+        reads=("rotary_dim",),
         names=replace(
             GPT,
             positions=None,

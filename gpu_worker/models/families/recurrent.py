@@ -39,6 +39,7 @@ _QWEN = Family(
     left_out=("mtp.",),
 )
 _LFM = Family(
+    reads=("norm_eps",),
     names=Names(
         before_attention="operator_norm",
         before_mlp="ffn_norm",
@@ -74,6 +75,7 @@ _LFM_EXPERTS = Experts(
 _LFM_MOE = replace(
     _LFM,
     keys={**_LFM.keys, "first_k_dense_replace": "num_dense_layers"},
+    reads=("norm_eps", "routed_scaling_factor"),
     defaults={
         **_LFM.defaults,
         "first_k_dense_replace": 2,

@@ -12,6 +12,7 @@ _BAMBA_NAMES = Names(
     final_norm="final_layernorm",
 )
 _GRANITE = Family(
+    reads=("attention_multiplier", "embedding_multiplier", "logits_scaling", "residual_multiplier"),
     names=Names(up=("shared_mlp.input_linear",), down="shared_mlp.output_linear"),
     keys={"num_experts": "num_local_experts", "intermediate_size": "shared_intermediate_size"},
     expects={"num_experts": 0, "gate_and_up_apart": False},
@@ -52,6 +53,7 @@ _GRANITE_MOE_APART = replace(
 
 FAMILIES: Mapping[str, Family] = {
     "NemotronHForCausalLM": Family(
+        reads=("routed_scaling_factor",),
         names=Names(
             base="backbone.",
             embedding="embeddings",
@@ -132,6 +134,7 @@ FAMILIES: Mapping[str, Family] = {
         recurrent=Mamba(),
     ),
     "FalconH1ForCausalLM": Family(
+        reads=("embedding_multiplier",),
         names=_BAMBA_NAMES,
         keys={"logit_scale": "lm_head_multiplier"},
         defaults={

@@ -414,6 +414,10 @@ ALIKE: dict[str, tuple[str, dict[str, Any]]] = {
         "Qwen2MoeForCausalLM",
         EXPERTS | {"shared_expert_intermediate_size": 40, "use_sliding_window": True, "sliding_window": 9},
     ),
+    "Qwen2 MoE, no biases": (
+        "Qwen2MoeForCausalLM",
+        EXPERTS | {"shared_expert_intermediate_size": 40, "qkv_bias": False, "norm_topk_prob": True},
+    ),
     "Cohere 2, full attention": (
         "Cohere2ForCausalLM",
         {"sliding_window": 9, "layer_types": ["full_attention"] * 3, "seed": 1},

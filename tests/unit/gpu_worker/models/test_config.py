@@ -16,6 +16,7 @@ from gpu_worker.errors import ModelError
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.models.config import ModelConfig, read_config
 from gpu_worker.models.families import FAMILIES
+from gpu_worker.models.families.family import OPTIONAL
 from gpu_worker.models.rope import Linear, Yarn
 from tests.unit.gpu_worker.behaviour.test_families import ALIKE, DEEPSEEK, KIMI, MODELS, USUAL
 
@@ -104,6 +105,32 @@ def compare(directory: Path, kind: Any, less: Iterable[tuple[str, dict[str, Any]
             if getattr(ours, each.name) != getattr(theirs, each.name)
         }
     return found
+
+
+CHANGED: dict[str, Any] = {
+    **{"alibi_bias_max": 4.0, "attention_multiplier": 0.3, "attn_logit_softcapping": 2.0, "clip_qkv": 0.5},
+    **{"embedding_multiplier": 2.0, "final_logit_softcapping": 2.0, "indexer_rope_interleave": True},
+    **{"logit_scale": 0.3, "logits_scaling": 2.0, "no_rope_layer_interval": 2, "no_rope_layers": [1, 0, 1]},
+    **{"norm_eps": 0.1, "query_pre_attn_scalar": 7, "residual_multiplier": 0.5, "rotary_dim": 4},
+    **{"routed_scaling_factor": 3.0, "topk_method": "greedy"},
+}
+ELSEWHERE = {"MiniMaxM2ForCausalLM": {"rotary_dim"}}
+"""Keys that transformers' class takes without naming them."""
+
+
+@pytest.mark.parametrize("interleaved", [True, False])
+@pytest.mark.parametrize("architecture", FAMILIES)
+def test_keys_of_other_families_change_nothing(tmp_path: Path, architecture: str, interleaved: bool) -> None:
+    """Those that transformers' class of the family does not have."""
+    kind, changed = getattr(transformers, architecture), CHANGED | {"rope_interleave": interleaved}
+    assert changed.keys() == OPTIONAL
+    known = {*kind.config_class.__dataclass_fields__, *ELSEWHERE.get(architecture, ())}
+    assert known >= {*FAMILIES[architecture].reads}
+    given = dict((MODELS | ALIKE).values())[architecture]
+    sizes = {key: value for key, value in given.items() if key not in ("seed", "attention")}
+    values = completed(kind, USUAL | sizes | {"architectures": [architecture]})
+    others = {key: value for key, value in changed.items() if key not in known | given.keys()}
+    assert read(tmp_path, values | others) == read(tmp_path, values)
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from gpu_worker.kernels.cpu import build
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.models.config import read_config
 from gpu_worker.models.load import load_model
 from tests.support.checkpoints import int8, write
 from tests.unit.gpu_worker.behaviour.test_checkpoint_formats import compressed, logits_of
-from tests.unit.gpu_worker.behaviour.test_families import MODELS, PROMPT, random_model
+from tests.unit.gpu_worker.behaviour.test_families import ALIKE, MODELS, PROMPT, random_model
+from tests.unit.gpu_worker.conftest import back_end
 from tests.unit.gpu_worker.models.test_wrapped import whole_model
 
 HEAD = "lm_head.weight"
@@ -50,6 +52,24 @@ def test_a_head_of_its_own_is_used_although_it_is_tied(
     found = logits_of(tmp_path, ReferenceKernels())
     torch.testing.assert_close(found, expected(tmp_path), atol=5e-5, rtol=5e-5)
     assert "it has a head of its own, although config.json ties it" in caplog.text
+
+
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("name", ["Phi", "GPT-J"])
+def test_a_tied_head_has_its_bias(tmp_path: Path, name: str, biased: bool) -> None:
+    """If the checkpoint has it."""
+    architecture, changes = (MODELS | ALIKE)[name]
+    model = random_model(architecture, changes | {"tie_word_embeddings": True})
+    model.save_pretrained(tmp_path)
+    if not biased:
+        torch.nn.init.zeros_(model.lm_head.bias)
+        tensors = load_file(tmp_path / "model.safetensors")
+        del tensors["lm_head.bias"]
+        save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with torch.inference_mode():
+        expected = model(torch.tensor([PROMPT])).logits[0]
+    for kernels in (ReferenceKernels(), back_end(build.supported()[0])):
+        torch.testing.assert_close(logits_of(tmp_path, kernels), expected, atol=5e-5, rtol=5e-5)
 
 
 @pytest.mark.parametrize("left", [r"embed_tokens|mlp\.gate\.", r"lm_head|mlp\.gate\."])

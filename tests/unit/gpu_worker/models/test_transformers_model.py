@@ -22,7 +22,15 @@ from gpu_worker.models.load import load_model
 from gpu_worker.models.transformers_model import TransformersModel
 from tests.support.logits import watch_logits
 from tests.support.tiny_models import tiny_model
-from tests.unit.gpu_worker.behaviour.test_families import GPT, LENGTH, PROMPT, random_model
+from tests.unit.gpu_worker.behaviour.test_families import (
+    BLOOM,
+    FALCON_H1,
+    GPT,
+    KIMI,
+    LENGTH,
+    PROMPT,
+    random_model,
+)
 from tests.unit.gpu_worker.conftest import BACK_ENDS, TRITON, back_end, makers
 
 GEMMA_4: dict[str, Any] = {
@@ -84,6 +92,8 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
             "v_head_dim": 6,
         },
     ),
+    "GPT-2, scores by layer": ("GPT2LMHeadModel", GPT | {"scale_attn_by_inverse_layer_idx": True, "seed": 1}),
+    "GPT-2, plain scores": ("GPT2LMHeadModel", GPT | {"scale_attn_weights": False, "seed": 1}),
     "Nemotron": ("NemotronForCausalLM", {}),
     "OPT, norms behind": (
         "OPTForCausalLM",
@@ -214,6 +224,12 @@ def load(directory: Path, positions: int = 0) -> Any:
             {"mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8, "attention_bias": True},
             "each other|run",
         ),
+        (  # its factor of logits lies with the decoder
+            "FalconH1ForCausalLM",
+            FALCON_H1
+            | {"attention_bias": True, "mlp_bias": True, "projectors_bias": True, "num_key_value_heads": 1},
+            "on pages it computes something else",
+        ),
     ],
 )
 def test_what_cannot_be_paged_is_refused(
@@ -243,11 +259,16 @@ def damaged(directory: Path, change: Callable[[dict[str, torch.Tensor]], None]) 
 
 
 @pytest.mark.parametrize(
-    ("architecture", "key"),
-    [("GPT2LMHeadModel", "scale_attn_weights"), ("GPT2LMHeadModel", "scale_attn_by_inverse_layer_idx")],
+    ("architecture", "changes", "key"),
+    [
+        ("BloomForCausalLM", BLOOM, "apply_residual_connection_post_layernorm"),
+        ("KimiLinearForCausalLM", KIMI, "tie_word_embeddings"),
+    ],
 )
-def test_a_key_that_changes_the_arithmetic_is_named(tmp_path: Path, architecture: str, key: str) -> None:
-    model = random_model(architecture, GPT)
+def test_a_key_that_changes_the_arithmetic_is_named(
+    tmp_path: Path, architecture: str, changes: dict[str, Any], key: str
+) -> None:
+    model = random_model(architecture, changes)
     model.save_pretrained(tmp_path)
     values = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(values | {key: not values[key]}))
