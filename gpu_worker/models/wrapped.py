@@ -17,6 +17,8 @@ class Wrapped:
     """Architectures of other language models that may be in its place, by their `model_type`."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Values of keys that are missing in `text_config`."""
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    """Values of keys of `language` whatever `text_config` says: within the whole they are not read."""
 
 
 _GEMMA_3: Mapping[str, Any] = {"vocab_size": 262208, "num_attention_heads": 8}
@@ -31,6 +33,9 @@ _QWEN_2_VL: Mapping[str, Any] = {
     "rope_theta": 1e6,
 }
 _QWEN_3_VL: Mapping[str, Any] = {"max_position_embeddings": 128000, "rope_theta": 5e5}
+_WITHOUT_WINDOWS: Mapping[str, Any] = {"sliding_window": None}
+_WITHOUT_KINDS: Mapping[str, Any] = {"layer_types": None}
+"""All layers of a Mistral within another model have windows, if any has."""
 _GLM_VL: Mapping[str, Any] = {"max_position_embeddings": 32768, "rms_norm_eps": 1e-5}
 _VOXTRAL: Mapping[str, Any] = {
     "vocab_size": 131072,
@@ -46,7 +51,7 @@ _VOXTRAL: Mapping[str, Any] = {
 
 LANGUAGES: Mapping[str, Wrapped] = {
     "llama": Wrapped("LlamaForCausalLM", defaults=_OF_4096 | _LLAMA),
-    "mistral": Wrapped("MistralForCausalLM", defaults=_OF_4096 | _MISTRAL),
+    "mistral": Wrapped("MistralForCausalLM", defaults=_OF_4096 | _MISTRAL, fixed=_WITHOUT_KINDS),
     "qwen2": Wrapped("Qwen2ForCausalLM", defaults=_OF_4096 | _QWEN),
     "qwen3": Wrapped("Qwen3ForCausalLM", defaults=_OF_4096 | _QWEN),
     "qwen3_moe": Wrapped("Qwen3MoeForCausalLM"),
@@ -58,14 +63,20 @@ WRAPPED: Mapping[str, Wrapped] = {
     "AriaForConditionalGeneration": Wrapped("AriaTextForCausalLM"),
     "EmbeddingGemma2Model": Wrapped("EmbeddingGemma2TextModel"),
     "Exaone4_5_ForConditionalGeneration": Wrapped("Exaone4ForCausalLM"),
-    "Gemma3ForConditionalGeneration": Wrapped("Gemma3ForCausalLM", defaults=_GEMMA_3),
+    "Gemma3ForConditionalGeneration": Wrapped(
+        "Gemma3ForCausalLM", defaults=_GEMMA_3, fixed={"final_logit_softcapping": None}
+    ),
     "Gemma3ForSequenceClassification": Wrapped("Gemma3TextForSequenceClassification", defaults=_GEMMA_3),
     "Gemma3nForConditionalGeneration": Wrapped("Gemma3nForCausalLM"),
     "Gemma4ForConditionalGeneration": Wrapped("Gemma4ForCausalLM"),
     "Gemma4UnifiedForConditionalGeneration": Wrapped("Gemma4UnifiedForCausalLM"),
-    "Glm4vForConditionalGeneration": Wrapped("Glm4ForCausalLM", defaults=_GLM_VL),
+    "Glm4vForConditionalGeneration": Wrapped(
+        "Glm4ForCausalLM", defaults={**_GLM_VL, "partial_rotary_factor": 1.0}
+    ),
     "Glm4vMoeForConditionalGeneration": Wrapped(
-        "Glm4MoeForCausalLM", defaults={"max_position_embeddings": 65536, "attention_bias": True}
+        "Glm4MoeForCausalLM",
+        defaults={"max_position_embeddings": 65536, "attention_bias": True},
+        fixed={"use_qk_norm": False},
     ),
     "Glm46VForConditionalGeneration": Wrapped(
         "Glm4ForCausalLM", {"glm4v_moe_text": "Glm4MoeForCausalLM"}, defaults=_GLM_VL
@@ -79,15 +90,20 @@ WRAPPED: Mapping[str, Wrapped] = {
     "LlavaNextForConditionalGeneration": Wrapped(),
     "LlavaOnevisionForConditionalGeneration": Wrapped(),
     "Mistral3ForConditionalGeneration": Wrapped(
-        "MistralForCausalLM", {"ministral3": "Ministral3ForCausalLM", "mistral4": "Mistral4ForCausalLM"}
+        "MistralForCausalLM",
+        {"ministral3": "Ministral3ForCausalLM", "mistral4": "Mistral4ForCausalLM"},
+        fixed=_WITHOUT_KINDS,
     ),
     "Qwen2AudioForConditionalGeneration": Wrapped(),
     "Qwen2VLForConditionalGeneration": Wrapped("Qwen2ForCausalLM", defaults=_QWEN_2_VL),
     "Qwen2_5_VLForConditionalGeneration": Wrapped("Qwen2ForCausalLM", defaults=_QWEN_2_VL),
-    "Qwen3VLForConditionalGeneration": Wrapped("Qwen3ForCausalLM", defaults=_QWEN_3_VL),
+    "Qwen3VLForConditionalGeneration": Wrapped(
+        "Qwen3ForCausalLM", defaults=_QWEN_3_VL, fixed=_WITHOUT_WINDOWS
+    ),
     "Qwen3VLMoeForConditionalGeneration": Wrapped(
         "Qwen3MoeForCausalLM",
         defaults={**_QWEN_3_VL, "num_key_value_heads": 16, "norm_topk_prob": True, "mlp_only_layers": []},
+        fixed=_WITHOUT_WINDOWS,
     ),
     "Qwen3_5ForConditionalGeneration": Wrapped("Qwen3_5ForCausalLM"),
     "Qwen3_5MoeForConditionalGeneration": Wrapped("Qwen3_5MoeForCausalLM"),
@@ -138,7 +154,8 @@ def language_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
     if config.get(_OF_THE_WHOLE) is not None:
         given[_OF_THE_WHOLE] = config[_OF_THE_WHOLE]
     language = wrapped.others.get(kind, wrapped.language)
-    return {**usual, **shared, **given, "architectures": [language]}  # null says that it is off
+    fixed = wrapped.fixed if language == wrapped.language else {}
+    return {**usual, **shared, **given, **fixed, "architectures": [language]}  # null says that it is off
 
 
 def language_tensors(names: Iterable[str]) -> dict[str, str]:

@@ -162,6 +162,39 @@ def test_text_alone_is_computed_as_by_the_whole_model(tmp_path: Path, name: str)
     assert expected.std() > 0.02
 
 
+KINDS = ["full_attention", "sliding_attention", "full_attention"]
+LATE = {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}
+FULL = {"rope_parameters": SECTIONS | {"mrope_section": [4, 2, 2]}}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("Qwen3VL", LATE),
+        ("Qwen3VLMoe", LATE),
+        ("Llava", {"sliding_window": 5, "layer_types": KINDS}),
+        ("Mistral3", {"sliding_window": 5, "layer_types": KINDS}),
+        ("Gemma3", {"final_logit_softcapping": 0.5}),
+        ("Glm4v", FULL),
+        ("Glm4vMoe", {"use_qk_norm": True}),
+    ],
+    ids=str,
+)
+def test_keys_mean_what_the_whole_model_reads_in_them(
+    tmp_path: Path, name: str, changes: dict[str, Any]
+) -> None:
+    """The same language model may read others on its own."""
+    model = whole_model(name)
+    model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["text_config"] |= changes
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    read_anew = type(model).from_pretrained(tmp_path, attn_implementation="eager").eval()
+    with torch.inference_mode():
+        expected = read_anew(torch.tensor([PROMPT])).logits[0]
+    torch.testing.assert_close(logits_of(tmp_path, ReferenceKernels()), expected, atol=5e-5, rtol=5e-5)
+
+
 def test_experts_as_they_are_published(tmp_path: Path) -> None:
     """Those of Qwen3-VL are [experts, in, out], but transformers writes [experts, out, in]."""
     model = whole_model("Qwen3VLMoe")
