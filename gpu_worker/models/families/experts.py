@@ -184,7 +184,7 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "DeepseekV2ForCausalLM": replace(
         _DEEPSEEK,
-        reads=("routed_scaling_factor", "topk_method"),
+        reads=("routed_scaling_factor",),
         defaults={**_DEEPSEEK.defaults, "n_shared_experts": 2, "topk_method": "greedy"},
         experts=replace(_DEEPSEEK_EXPERTS, normalized=False),
     ),

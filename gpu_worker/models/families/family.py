@@ -218,7 +218,7 @@ OPTIONAL = frozenset(
         *("alibi_bias_max", "attention_multiplier", "attn_logit_softcapping", "clip_qkv"),
         *("embedding_multiplier", "final_logit_softcapping", "indexer_rope_interleave", "logit_scale"),
         *("logits_scaling", "no_rope_layer_interval", "no_rope_layers", "norm_eps", "query_pre_attn_scalar"),
-        *("residual_multiplier", "rope_interleave", "rotary_dim", "routed_scaling_factor", "topk_method"),
+        *("residual_multiplier", "rope_interleave", "rotary_dim", "routed_scaling_factor"),
     )
 )
 """Canonical names of keys that change the arithmetic of some families: see `Family.reads`."""

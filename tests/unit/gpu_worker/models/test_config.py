@@ -112,7 +112,7 @@ CHANGED: dict[str, Any] = {
     **{"embedding_multiplier": 2.0, "final_logit_softcapping": 2.0, "indexer_rope_interleave": True},
     **{"logit_scale": 0.3, "logits_scaling": 2.0, "no_rope_layer_interval": 2, "no_rope_layers": [1, 0, 1]},
     **{"norm_eps": 0.1, "query_pre_attn_scalar": 7, "residual_multiplier": 0.5, "rotary_dim": 4},
-    **{"routed_scaling_factor": 3.0, "topk_method": "greedy"},
+    "routed_scaling_factor": 3.0,
 }
 ELSEWHERE = {"MiniMaxM2ForCausalLM": {"rotary_dim"}}
 """Keys that transformers' class takes without naming them."""
