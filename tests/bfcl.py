@@ -26,9 +26,9 @@ from gateway.api.calls import functions_of
 from gateway.api.splitter import Splitter
 from ops.model_directory.grammars import GrammarError
 from tests.clients.environments import cache_folder
-from tests.unit.gateway.api.test_splitter import form_of
-from tests.unit.tokenizer_svc.grammars.test_call_grammar import END, Model, thoughts_of
-from tokenizer_svc.format_table import CALLS
+from tests.unit.gateway.api.test_splitter import form_of, thoughts_of
+from tests.unit.tokenizer_svc.grammars.test_call_grammar import END, Model
+from tokenizer_svc.call_table import CALLS
 from tokenizer_svc.formats import ThoughtRules
 from tokenizer_svc.grammars.call_rules import CallRules, Function
 
@@ -153,7 +153,7 @@ class Tried:
 
     def __init__(self, model: Model, calls: str) -> None:
         self._model, self._calls = model, calls
-        self._before = ThoughtRules(thoughts_of(calls), model.special)
+        self._before = ThoughtRules(thoughts_of(calls, "think"), model.special)
         self.counts: Counter[str] = Counter()
         self.problems: list[str] = []
 

@@ -9,16 +9,18 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from proto.tokenizer_pb2 import JSON_CALLS, NAMED_JSON, PYTHON_CALLS, AnswerFormat
+from tokenizer_svc.call_table import CALLS
 from tokenizer_svc.errors import InvalidRequestError
-from tokenizer_svc.format_table import CALLS, JSON, NONE, THOUGHTS, CallFormat, ThoughtFormat
+from tokenizer_svc.format_entry import JSON, NONE, CallFormat, ThoughtFormat
+from tokenizer_svc.thought_table import THOUGHTS
 from tokenizer_svc.token_bytes import TokenBytes
 from tokenizer_svc.tokenizer import TextModel
 from tokenizer_svc.tools_as_text import Spelling
 
 MOST_BUDGET = 2**20
 """A higher budget of thinking tokens is the same as none: no context is longer."""
-LAST_TOKENS = 16
-"""Tokens at the end of a prompt in which a thought may begin."""
+LAST_TOKENS = 32
+"""Tokens at the end of a prompt in which a thought or a message may begin."""
 
 
 @dataclass(frozen=True)
@@ -70,11 +72,11 @@ class Formats:
     def of(self, tools: bool, prompt: list[int]) -> AnswerFormat | None:
         """How the answer to a prompt is spelled. None: it is text alone. `tools`: functions are offered."""
         form = answer_format(self.calls if tools else None, self.thoughts)
-        if not (form.thought_begin or form.call_syntax):
-            return None
-        if form.thought_begin:
-            form.thinking = self._end(prompt).endswith(form.thought_begin)
-        return form
+        if self.thoughts is not None:
+            end = self._end(prompt)
+            form.thinking = bool(form.thought_begin) and end.endswith(form.thought_begin)
+            form.begun = self.thoughts.message if end.endswith(self.thoughts.message) else ""
+        return form if form.call_syntax or self.thoughts is not None else None
 
     def before(self, prompt: list[int], budget: int | None = None, lenient: bool = False) -> ThoughtRules:
         """What may come before an answer that follows a grammar.
@@ -84,13 +86,14 @@ class Formats:
         """
         thoughts, end = self.thoughts, self._end(prompt)
         # Where the prompt has closed the thought, none is to come.
-        if thoughts is None or (end.endswith(thoughts.end) and not thoughts.anywhere):
+        if thoughts is None or (end.endswith(thoughts.end) and not thoughts.message):
             return ThoughtRules("", self.marks)
-        rules = ThoughtRules(self.thought_name, self.marks, end.endswith(thoughts.begin))
+        thinking = bool(thoughts.begin) and end.endswith(thoughts.begin)
+        rules = ThoughtRules(self.thought_name, self.marks, thinking)
         if budget is None:
             return rules
         marks = [self._model.encode(mark, special=False) for mark in (thoughts.begin, thoughts.end)]
-        if thoughts.anywhere or any(len(tokens) != 1 for tokens in marks):
+        if thoughts.message or any(len(tokens) != 1 for tokens in marks):
             if lenient:
                 return rules
             message = "this model marks its thoughts with several tokens, and they cannot be counted"
@@ -109,8 +112,8 @@ def answer_format(calls: CallFormat | None, thoughts: ThoughtFormat | None) -> A
     form = AnswerFormat()
     if thoughts is not None:
         form.thought_begin, form.thought_end = thoughts.begin, thoughts.end
-        form.thoughts_anywhere = thoughts.anywhere
-        form.delimiters.extend(thoughts.delimiters)
+        form.thoughts_anywhere = bool(thoughts.message)
+        form.delimiters.extend((*thoughts.delimiters, *[thoughts.end] * thoughts.bare_end))
     if calls is not None:
         form.call_begin.extend(calls.begin)
         form.call_first.extend(calls.begin_first)
@@ -118,6 +121,7 @@ def answer_format(calls: CallFormat | None, thoughts: ThoughtFormat | None) -> A
         form.call_syntax, form.call_header = calls.syntax, calls.header
         form.delimiters.extend(calls.delimiters)
         form.call_text, form.argument_text = _within(calls), calls.argument
+        form.arguments_text = calls.arguments
     return form
 
 
@@ -125,7 +129,7 @@ def _within(calls: CallFormat) -> str:
     """One call, without what begins and ends it."""
     text = calls.call.removesuffix(calls.end)
     for begin in calls.begin:
-        text = text.removeprefix(begin)
+        text = text.removeprefix(begin.partition("$")[0])
     return text.strip()
 
 
@@ -155,4 +159,5 @@ def _strings(form: AnswerFormat) -> Iterable[str]:
     # A header's marks are escaped there.
     yield form.call_header.replace("\\", "")
     yield from (form.thought_begin, form.thought_end, form.call_end)
-    yield from (*form.call_begin, *form.call_first, *form.delimiters, form.call_text, form.argument_text)
+    yield from (*form.call_begin, *form.call_first, *form.delimiters)
+    yield from (form.call_text, form.argument_text, form.arguments_text)

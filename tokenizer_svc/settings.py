@@ -5,7 +5,9 @@ from collections.abc import Collection
 from pydantic import Field, field_validator
 
 from ops.model_directory.settings import ModelSettings
-from tokenizer_svc.format_table import CALLS, NONE, THOUGHTS
+from tokenizer_svc.call_table import CALLS
+from tokenizer_svc.format_entry import NONE
+from tokenizer_svc.thought_table import THOUGHTS
 
 
 class TokenizerSettings(ModelSettings):
@@ -15,7 +17,7 @@ class TokenizerSettings(ModelSettings):
     """Most requests that this process serves at once; further ones wait at the door."""
 
     tool_format: str = ""
-    """How the model spells calls of functions: a name in `format_table.py`, or `none`. Empty: as its template
+    """How the model spells calls of functions: a name in `call_table.py`, or `none`. Empty: as its template
     tells."""
 
     reasoning_format: str = ""

@@ -1,6 +1,6 @@
 """A conversation with functions for a chat template that does not know of any: all of it is told as text.
 
-Calls are spelled in the model's format (`format_table.py`), so that it sees its calls as it wrote them.
+Calls are spelled in the model's format (`call_table.py`), so that it sees its calls as it wrote them.
 """
 
 import json
@@ -15,7 +15,7 @@ Content = str | list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class Spelling:
-    """How a model spells calls, with fields of `CallFormat` in `format_table.py`."""
+    """How a model spells calls, with fields of `CallFormat` in `format_entry.py`."""
 
     first: str
     call: str

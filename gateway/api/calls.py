@@ -7,18 +7,20 @@ raises, whatever a model may write.
 import ast
 import json
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
-from gateway.api.elements import elements_of
-from gateway.api.schema_types import kinds_of, types_of
+from gateway.api.elements import elements_of, together
+from gateway.api.nested import calls_in
+from gateway.api.schema_types import types_of
+from gateway.api.written_values import CONSTANTS, DECODER, value_of
 from gateway.http.json_text import whole
 from proto.tokenizer_pb2 import (
     BARE_KEYS,
     ELEMENTS,
     JSON_CALLS,
     NAMED_JSON,
+    NESTED,
     PYTHON_CALLS,
     AnswerFormat,
 )
@@ -65,7 +67,7 @@ def _json_calls(text: str, form: AnswerFormat, _: Functions) -> list[Call] | Non
     values: list[Any] = []
     text, place, calls = text.strip(), 0, []
     while place < len(text):
-        value, end = _DECODER.raw_decode(text, place)
+        value, end = DECODER.raw_decode(text, place)
         values += value if isinstance(value, list) else [value]
         place = _BETWEEN.match(text, end).end()  # type: ignore[union-attr]
     for value in values:
@@ -74,7 +76,7 @@ def _json_calls(text: str, form: AnswerFormat, _: Functions) -> list[Call] | Non
             value = {"name": name, "arguments": arguments}
         arguments = value.get("arguments", value.get("parameters", {})) if isinstance(value, dict) else None
         if isinstance(arguments, str):
-            arguments = _DECODER.decode(arguments)
+            arguments = DECODER.decode(arguments)
         name = value.get("name", value.get("tool_name")) if isinstance(value, dict) else None
         if not isinstance(arguments, dict) or not isinstance(name, str):
             return None
@@ -86,7 +88,7 @@ def _json_calls(text: str, form: AnswerFormat, _: Functions) -> list[Call] | Non
 def _named_json(text: str, form: AnswerFormat, _: Functions) -> list[Call] | None:
     begin = text.index("{")
     header = re.fullmatch(form.call_header, text[:begin].strip()) if begin <= MOST_HEADER else None
-    arguments, end = _DECODER.raw_decode(text, begin)
+    arguments, end = DECODER.raw_decode(text, begin)
     if header is None or text[end:].strip() not in ("", "```"):
         return None
     return [Call(header["name"], _spelled(arguments), header.groupdict().get("id") or "")]
@@ -103,6 +105,9 @@ def _elements(text: str, form: AnswerFormat, functions: Functions) -> list[Call]
         if (call := elements.call.match(text)) is None:
             return None
         text, body = text[call.end() :].lstrip(), call["body"].strip()
+        if form.arguments_text and (whole := together(form.arguments_text).fullmatch(body)):
+            calls.append(Call(call["name"].strip(), _spelled(DECODER.decode(whole["body"].strip()))))
+            continue
         if body and (not body.endswith(elements.argument_end) or elements.argument.sub("", body).strip()):
             return None
         pairs = [found.groupdict() for found in elements.argument.finditer(body)]
@@ -129,8 +134,13 @@ def _bare_keys(text: str, _: AnswerFormat, __: Functions) -> list[Call] | None:
     name, brace, arguments = text.strip().partition("{")
     if not name.startswith("call:"):
         return None
-    arguments = _DECODER.decode(_BARE.sub(_as_json, brace + arguments))
+    arguments = DECODER.decode(_BARE.sub(_as_json, brace + arguments))
     return [Call(name.removeprefix("call:").strip(), _spelled(arguments))]
+
+
+def _nested(text: str, form: AnswerFormat, functions: Functions) -> list[Call] | None:
+    mark = form.argument_text.partition("<$key>")[0]
+    return [Call(name, _spelled(arguments)) for name, arguments in calls_in(text, mark, functions)]
 
 
 def _as_json(found: re.Match[str]) -> str:
@@ -138,7 +148,7 @@ def _as_json(found: re.Match[str]) -> str:
         return json.dumps(said)
     if (key := found["key"]) is not None:
         return json.dumps(key.strip()) + ":"
-    return _CONSTANTS.get(found[0], found[0])
+    return CONSTANTS.get(found[0], found[0])
 
 
 def _from_pairs(name: str, pairs: Sequence[Mapping[str, str | None]], functions: Functions) -> Call:
@@ -150,30 +160,17 @@ def _from_pairs(name: str, pairs: Sequence[Mapping[str, str | None]], functions:
     arguments = {}
     for pair in pairs:
         key, told = (pair["key"] or "").strip(), pair.get("told")
-        types = _TOLD[told] if told else types_of(key, schema)
-        arguments[key] = _value(pair.get("data") or pair["value"] or "", types)
+        types = _TOLD[told] if told else _told_by_type(pair.get("type"), types_of(key, schema))
+        arguments[key] = value_of(pair.get("data") or pair["value"] or "", types)
     return Call(name, _spelled(arguments))
 
 
-def _value(text: str, types: frozenset[str]) -> object:
-    """The value that a text stands for, of one of these types of JSON Schema; none: of any type."""
-    if types == {"string"}:
-        return text
-    try:
-        # Some write Python's constants.
-        value = _DECODER.decode(_CONSTANTS.get(text.strip(), text.strip()))
-    except (ValueError, RecursionError):
-        return text
-    return value if "string" not in types or types & kinds_of(value) else text
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _finite(number: str) -> float:
-    """The nearest number that JSON can carry on: beyond those that fit, the largest."""
-    return max(-sys.float_info.max, min(sys.float_info.max, float(number)))
+def _told_by_type(told: str | None, types: frozenset[str]) -> frozenset[str]:
+    """The types of a value that the model says is of type `told`. `types`: by the schema, which is right."""
+    if told is None:
+        return types
+    named = frozenset(("integer", "number")) if told in ("integer", "number") else frozenset((told,))
+    return named & types or types or named
 
 
 def _spelled(arguments: object) -> str:
@@ -183,9 +180,7 @@ def _spelled(arguments: object) -> str:
     return whole(json.dumps(arguments, ensure_ascii=False, allow_nan=False))
 
 
-_DECODER = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)
 _NAME_AS_KEY = '{"$name":'
-_CONSTANTS = {"True": "true", "False": "false", "None": "null"}
 _TOLD = {"true": frozenset(("string",)), "false": frozenset[str]()}
 _BETWEEN = re.compile(r"[\s;,]*")
 # A JSON string is passed over as a whole; without an end, up to that of the text, so that it is read once.
@@ -199,4 +194,5 @@ _READERS: Mapping[int, Callable[[str, AnswerFormat, Functions], list[Call] | Non
     ELEMENTS: _elements,
     PYTHON_CALLS: _python_calls,
     BARE_KEYS: _bare_keys,
+    NESTED: _nested,
 }

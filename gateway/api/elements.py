@@ -5,8 +5,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 _PARTS = re.compile(
-    r'(?P<told>\s[\w-]+="\$text")|(?P<data><!\[CDATA\[\$value]]>)|(?P<lines>\n\$value\n)|(?P<value>\$value)'
-    r'|(?P<quoted>"\$(?P<attribute>\w+)")|(?P<body>\$arguments)|\$(?P<word>\w+)|(?P<space>\s+)|[^$\s"<]+|.'
+    r'(?P<told>\s[\w-]+="\$text")|(?P<type>\s[\w-]+="\$type")|(?P<data><!\[CDATA\[\$value]]>)'
+    r'|(?P<lines>\n\$value\n)|(?P<value>\$value)|(?P<quoted>"\$(?P<attribute>\w+)")'
+    r'|(?P<body>\$arguments)|\$(?P<word>\w+)|(?P<space>\s+)|[^$\s"<]+|.'
 )
 _VALUE = "(?P<value>.*?)"
 
@@ -19,7 +20,8 @@ class Elements(NamedTuple):
     call_end: str
     """What ends a call; empty: the end of the text does."""
     argument: re.Pattern[str]
-    """Its groups are `key`, `value` or `data`, and `told`: `true` of a value that is a text as it stands."""
+    """Its groups are `key`, `value` or `data`, and `told`: `true` of a value that is a text as it stands; or
+    `type`: that of the value in JSON Schema."""
     argument_end: str
 
 
@@ -36,6 +38,12 @@ def elements_of(call: str, argument: str) -> Elements:
     )
 
 
+@lru_cache(maxsize=64)
+def together(arguments: str) -> re.Pattern[str]:
+    """That of `arguments_text` of an `AnswerFormat`. Its group `body` is the JSON."""
+    return re.compile(_pattern(arguments), re.DOTALL)
+
+
 def _pattern(text: str) -> str:
     return "".join(map(_part, _PARTS.finditer(text)))
 
@@ -45,6 +53,9 @@ def _part(found: re.Match[str]) -> str:
         case "told":
             attribute = re.escape(found["told"].strip().partition("=")[0])
             return rf'(?:\s+{attribute}="(?P<told>true|false)")?'
+        case "type":
+            attribute = re.escape(found["type"].strip().partition("=")[0])
+            return rf'(?:\s+{attribute}="(?P<type>\w+)")?'
         case "data":
             return rf"(?:\s*<!\[CDATA\[(?P<data>(?:(?!<!\[CDATA\[).)*?)]]>\s*|{_VALUE})"
         case "lines":

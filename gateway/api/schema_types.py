@@ -29,6 +29,19 @@ def types_of(argument: str, schema: Mapping[str, Any]) -> frozenset[str]:
     return _Reader(schema).types(properties.get(argument))
 
 
+def types_in(schema: object, root: Mapping[str, Any]) -> frozenset[str]:
+    """The same of a value by its own schema, a part of `root`."""
+    return _Reader(root).types(schema)
+
+
+def part_of(schema: object, root: Mapping[str, Any], name: str | None = None) -> object:
+    """The schema that a member of an object has by the object's schema; None if none is known.
+
+    `name`: the member's; None: of an item of a list by the list's schema. `root`: of what `schema` is a part.
+    """
+    return _Reader(root).part(schema, name)
+
+
 class _Reader:
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root, self._left = root, MOST_STEPS
@@ -54,6 +67,23 @@ class _Reader:
             case {"allOf": list(parts)}:
                 return next(filter(None, map(self.types, parts)), frozenset())
         return frozenset()
+
+    def part(self, schema: object, name: str | None) -> object:
+        self._left -= 1
+        if not isinstance(schema, dict) or self._left < 0:
+            return None
+        if name is None:
+            own = schema.get("items")
+        else:
+            properties = schema.get("properties")
+            own = properties.get(name) if isinstance(properties, dict) else None
+        others = [self._at(place)] if isinstance(place := schema.get("$ref"), str) else []
+        for keyword in ("anyOf", "oneOf", "allOf"):
+            others += choices if isinstance(choices := schema.get(keyword), list) else []
+        if own is None:
+            found = (self.part(each, name) for each in others)
+            own = next((each for each in found if each is not None), None)
+        return schema.get("additionalProperties") if own is None and name is not None else own
 
     def _at(self, place: str) -> object:
         """What a reference such as `#/$defs/Unit` means."""

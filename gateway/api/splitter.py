@@ -6,9 +6,11 @@ out depends on the text, not on its cuts.
 """
 
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from gateway.api.calls import Call, Functions, read_calls
+from gateway.api.cut_calls import ended_calls
 from proto.tokenizer_pb2 import ELEMENTS, JSON_CALLS, NAMED_JSON, PYTHON_CALLS, AnswerFormat
 
 
@@ -25,11 +27,13 @@ class Splitter:
 
     def __init__(self, form: AnswerFormat, functions: Functions) -> None:
         self._form, self._functions = form, functions
-        self._calls_begin = frozenset((*form.call_begin, *form.call_first))
+        self._begins, self._first = (_named(marks, functions) for marks in (form.call_begin, form.call_first))
         self.thinking = form.thinking
         """The text so far ends within a thought."""
-        self._text = ""
+        self._text = form.begun
         """What has come and is not decided: it may be the beginning of a mark."""
+        self._given = len(form.begun)
+        """Characters at the beginning of `_text` that are the prompt's."""
         self._space = ""
         """White space before `_text`. Between parts it is left out."""
         self._skip_space = form.thinking
@@ -66,11 +70,10 @@ class Splitter:
             # Of most syntaxes a text says by itself that it is complete, and the mark may be an end token.
             open_ended = self._form.call_syntax == ELEMENTS and self._form.call_text.endswith("$arguments")
             lost = demanded or (cut and bool(self._call[0]))
-            self._end_call("", complete=not open_ended, lost=lost)
-        if demanded:
+            self._end_call("", complete=not open_ended, lost=lost, cut=cut)
+        if demanded or (cut and self._after_call):
             self._text = self._space = ""  # the beginning of a mark
-        self._say(self._text)
-        self._text = ""
+        self._say_up_to(len(self._text))
         if not (self.thinking or self._after_call or self._skip_space):
             self._content.append(self._space)
         self._space = ""
@@ -91,17 +94,15 @@ class Splitter:
         place, mark = _find(self._text, marks)
         if not self._begun and self._text[:place].strip():
             # Once the answer has begun, there are fewer marks.
-            self._say(self._text[:place])
-            self._text = self._text[place:]
+            self._say_up_to(place)
             return True
-        self._say(self._text[:place])
-        self._text = self._text[place + len(mark) :]
+        self._say_up_to(place, mark)
         if not mark:
             return False
         if self.thinking and mark == self._form.thought_end:
             self.thinking, self._space, self._skip_space, self._begun = False, "", True, False
-        elif mark in self._calls_begin:
-            self._call, self._quoted, self._escape = [mark], "", ""
+        elif mark in self._begins or mark in self._first:
+            self._begin_call(mark)
         elif mark == self._form.thought_begin:
             self.thinking, self._space, self._skip_space = True, "", True
         return True
@@ -111,8 +112,8 @@ class Splitter:
         if self.thinking:
             return (form.thought_end,)
         thoughts = form.thought_begin and (form.thoughts_anywhere or not self._begun)
-        first = () if self._begun else form.call_first
-        return (*form.call_begin, *first, *form.delimiters, *[form.thought_begin] * bool(thoughts))
+        first = () if self._begun else self._first
+        return (*self._begins, *first, *form.delimiters, *[form.thought_begin] * bool(thoughts))
 
     def _opens(self) -> bool:
         """Whether the answer is calls alone, from its first character on."""
@@ -125,9 +126,13 @@ class Splitter:
         self._text, self._call, self._begun = stripped, [""], True
         return True
 
+    def _begin_call(self, mark: str) -> None:
+        own = self._begins.get(mark) or self._first.get(mark) or ""
+        self._call, self._quoted, self._escape = [mark.removesuffix(own), own], "", ""
+
     def _in_call(self, call: list[str]) -> bool:
         form = self._form
-        marks = (form.call_end,) if form.call_end else tuple(form.call_begin)
+        marks = (form.call_end,) if form.call_end else (*self._begins, *form.delimiters)
         if not call[0]:
             marks = ()  # the whole answer
         place, mark = _find(self._text, marks)
@@ -143,7 +148,8 @@ class Splitter:
             self._end_call(mark)
         else:
             self._end_call("")
-            self._call, self._quoted, self._escape = [mark], "", ""
+            if mark in self._begins:
+                self._begin_call(mark)
         return True
 
     def _note_quotes(self, text: str) -> None:
@@ -157,13 +163,16 @@ class Splitter:
             elif len(found) == 1 and self._quoted in ("", found):
                 self._quoted = "" if self._quoted else found
 
-    def _end_call(self, mark: str, complete: bool = True, lost: bool = False) -> None:
-        """`complete`: it may be a call. `lost`: if it is none, it is not content either."""
+    def _end_call(self, mark: str, complete: bool = True, lost: bool = False, cut: bool = False) -> None:
+        """`complete`: it may be a call. `lost`: if it is none, it is not content either. `cut`: of several
+        calls the last one may have no end."""
         assert self._call is not None
         begin, *body = self._call
         self._call = None
         text = "".join(body)
         calls = read_calls(text, self._form, self._functions) if complete else None
+        if calls is None and cut:
+            calls = read_calls(ended_calls(text, self._form), self._form, self._functions)
         if calls is None:
             if lost:
                 self._space = ""
@@ -173,6 +182,12 @@ class Splitter:
         self._found += calls
         self._begun = self._after_call = True
         self._space = ""
+
+    def _say_up_to(self, place: int, mark: str = "") -> None:
+        """Deliver the text up to there. `mark`: follows it, and is left out."""
+        self._say(self._text[self._given : place])
+        used = place + len(mark)
+        self._text, self._given = self._text[used:], max(0, self._given - used)
 
     def _say(self, text: str) -> None:
         """Deliver text, all but white space at its end."""
@@ -186,6 +201,15 @@ class Splitter:
         self._space, self._skip_space, self._begun = text[len(said) :], False, True
         self._after_call = self._after_call and self.thinking
         (self._reasoning if self.thinking else self._content).append(whole)
+
+
+def _named(marks: Iterable[str], functions: Functions) -> dict[str, str]:
+    """Marks with names of functions in place of `$name`, and what of each is part of a call's text."""
+    found: dict[str, str] = {}
+    for mark in marks:
+        head, place, tail = mark.partition("$name")
+        found |= {f"{head}{name}{tail}": name + tail for name in functions} if place else {mark: ""}
+    return found
 
 
 def _find(text: str, marks: tuple[str, ...]) -> tuple[int, str]:

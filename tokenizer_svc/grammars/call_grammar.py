@@ -13,16 +13,18 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from ops.model_directory.grammars import GrammarError
-from proto.tokenizer_pb2 import BARE_KEYS, PYTHON_CALLS
-from tokenizer_svc.format_table import CALLS, CallFormat
+from proto.tokenizer_pb2 import BARE_KEYS, NESTED, PYTHON_CALLS
+from tokenizer_svc.call_table import CALLS
+from tokenizer_svc.format_entry import CallFormat
 from tokenizer_svc.grammars.bare_values import KEY, BareValues
 from tokenizer_svc.grammars.call_rules import CallRules, Function
 from tokenizer_svc.grammars.call_values import JSON_IN_XML, PYTHON, Values, quoted
 from tokenizer_svc.grammars.input_grammar import InputGrammar, read_source
 from tokenizer_svc.grammars.input_spellings import BareSpelling, JsonSpelling
 from tokenizer_svc.grammars.lark_reader import Source
+from tokenizer_svc.grammars.nested_values import ELEMENT, NestedValues
 from tokenizer_svc.grammars.schema_limits import bounded, followed, with_required
-from tokenizer_svc.grammars.thought_grammar import ANY, FINAL, SPACE, Texts
+from tokenizer_svc.grammars.thought_grammar import ANY, SPACE, Texts
 
 WHITESPACE = r"( |\n[ ]{0,40})?"
 """Between the parts of JSON: nothing, a space, or a new line that is indented. Without a bound a small model
@@ -30,6 +32,8 @@ may go on with spaces for ever."""
 _NAME = re.compile(r"""(?!\s)[^"\\<>{}\[\]\x00-\x1f\x7f]+(?<!\s)""")
 """A function's name, in whose place every format but Python's can be read."""
 _KEY = re.compile(r"[^<>\s](?:[^<>\n]*[^<>\s])?")
+_KEYS = {BARE_KEYS: KEY, NESTED: ELEMENT}
+"""Where it is not `_KEY`."""
 _DIGITS = "/[0-9]{1,4}/"
 _IDENTIFIER = "/[a-z0-9]{10}/"
 _CDATA = ("<![CDATA[", "]]>")
@@ -58,48 +62,54 @@ class _Grammar:
             ending = self._rules.add(f"{ending} ({self._written(form.between)} {call})*")
         first = self._written(form.first.removeprefix(mark), {"space": ['" "?']})
         ending = self._rules.add(f"{first} {ending} {self._written(form.last)}")
+        thoughts = self._texts.thoughts
+        if thoughts is not None and mark == thoughts.message:
+            mark = ""  # the prompt has it
         answer, spaced = f"{self._written(mark)} {ending}", True
         if self._asked.text_schema:
             answer = self._rules.add(f"{answer} | {self._shaped()}")
         elif not self._asked.required:
             answer, spaced = self._free(mark, ending), False
-        return self._texts.grammar(self._texts.thought_first(answer, spaced, form.begin))
+        shaped = bool(self._asked.text_schema)
+        return self._texts.grammar(self._texts.thought_first(answer, spaced, self._begins(), shaped))
 
     def _shaped(self) -> str:
         """A text that follows the answer's own schema."""
-        text = self._json(json.loads(self._asked.text_schema), self._asked.text_lenient)
-        thoughts = self._texts.thoughts
-        return f"{self._written(FINAL)} {text}" if thoughts is not None and thoughts.anywhere else text
+        return self._texts.said(self._json(json.loads(self._asked.text_schema), self._asked.text_lenient))
+
+    def _begins(self) -> tuple[str, ...]:
+        """What begins calls, whatever their names."""
+        return tuple(mark.partition("$")[0] for mark in self._format.begin)
 
     def _mark(self) -> str:
         """What the calls begin with; "" if nothing tells calls from a text but their first character."""
-        form = self._format
+        form, thoughts = self._format, self._texts.thoughts
         begin = (form.first + form.call).partition("$")[0]
-        return max(
-            (mark for mark in (*form.begin, *form.delimiters) if begin.startswith(mark)), key=len, default=""
-        )
+        marks = (*form.begin, *form.delimiters, thoughts.message if thoughts is not None else "")
+        return max((mark for mark in marks if begin.startswith(mark)), key=len, default="")
 
     def _free(self, mark: str, ending: str) -> str:
         """Text, or calls after a text. `ending`: what comes after the calls' `mark`."""
         form, texts, thoughts = self._format, self._texts, self._texts.thoughts
-        begins = tuple({*form.begin, mark} - {""})
-        if thoughts is not None and thoughts.anywhere:
+        begins = tuple({*self._begins(), mark} - {""})
+        if thoughts is not None and thoughts.message:
             # Each message has a head of its own.
-            said = self._rules.add(f"{self._written(FINAL)} {texts.without(begins)}")
-            return self._rules.add(f"{self._written(mark)} {ending} | {said}")
+            return self._rules.add(f"{self._written(mark)} {ending} | {texts.said(texts.without(begins))}")
         # What begins like a thought is one: as a text it could hide the beginning of a call.
         text = ANY if thoughts is None else f"{ANY} & ~(/[{SPACE}]*/ {quoted(thoughts.begin)} {ANY})"
         if not mark:
             opening = "".join(f"\\{each}" for each in form.opening)
             text = texts.without(begins, rf"/[{SPACE}]*([^{SPACE}{opening}](?s:.*))?/ & {text}")
             return self._rules.add(f"/[{SPACE}]*/ {ending} | {text}")
-        return self._rules.add(f"{texts.until(mark, begins, text)} {ending} | {texts.without(begins, text)}")
+        said = texts.said(texts.without(begins, text))
+        return self._rules.add(f"{texts.until(mark, begins, text)} {ending} | {said}")
 
     def _call(self, function: Function, text: str) -> str:
         """A call of the function. `text`: how the format writes a call, or the rest of it."""
         name = quoted(self._name(function.name))
         arguments = self._input(function) if function.syntax else self._arguments(function)
-        places = {"name": [name], "arguments": [arguments], "number": [_DIGITS], "id": [_IDENTIFIER]}
+        places = {"name": [name], "recipient": [name], "arguments": [arguments]}
+        places |= {"number": [_DIGITS], "id": [_IDENTIFIER]}
         return self._rules.add(self._written(text, places))
 
     def _name(self, name: str) -> str:
@@ -143,7 +153,7 @@ class _Grammar:
     def _spells(self, argument: str) -> bool:
         if self._format.syntax == PYTHON_CALLS:
             return _is_python_name(argument)
-        return bool((KEY if self._format.syntax == BARE_KEYS else _KEY).fullmatch(argument))
+        return bool(_KEYS.get(self._format.syntax, _KEY).fullmatch(argument))
 
     def _input(self, function: Function) -> str:
         """The argument that follows a grammar of its own."""
@@ -193,30 +203,43 @@ class _Grammar:
         form = self._format
         if form.syntax == BARE_KEYS:
             return BareValues(self._texts, schema, form.delimiters[0], form.end, lenient)
+        if form.syntax == NESTED:
+            return NestedValues(self._texts, schema, form.argument.partition("<$key>")[0], lenient)
         return Values(self._rules, schema, PYTHON if form.syntax == PYTHON_CALLS else JSON_IN_XML, lenient)
 
     def _pair(self, name: str, schema: Any, values: Values) -> str:
         if isinstance(values, BareValues):
             return values.pair(name, schema)
+        if isinstance(values, NestedValues):
+            return values.element(name, schema)
         if self._format.syntax == PYTHON_CALLS:
             return f"{quoted(name)} /=/ {values.of(schema)}"
         return self._element(name, schema, values)
 
     def _element(self, name: str, schema: Any, values: Values) -> str:
+        if "$type" not in self._format.argument:
+            return self._typed(name, schema, "", values)
+        return " | ".join(self._typed(name, each, kind, values) for kind, each in values.apart(schema))
+
+    def _typed(self, name: str, schema: Any, kind: str, values: Values) -> str:
+        """An element whose value is of one type, if that is written."""
         # A value whose type is a string stands there as it is, and any other one as JSON.
         as_text = _is_text(schema)
-        begin, end = self._around(name, as_text)
+        begin, end = self._around(name, as_text, kind)
         value = self._raw(schema, end, values) if as_text else f"{values.of(schema)} {self._literal(end)}"
         return f"{self._literal(begin)} {value}"
 
-    def _around(self, name: str, as_text: bool) -> tuple[str, str]:
+    def _around(self, name: str, as_text: bool, kind: str = "string") -> tuple[str, str]:
         """What stands before and after the value of an argument, which needs no CDATA section."""
         begin, _, end = self._format.argument.partition("$value")
-        begin, end = begin.removesuffix(_CDATA[0]), end.removeprefix(_CDATA[1])
-        return begin.replace("$text", "true" if as_text else "false").replace("$key", name), end
+        begin, end = begin.removesuffix(_CDATA[0]), end.removeprefix(_CDATA[1]).replace("$key", name)
+        told = begin.replace("$text", "true" if as_text else "false").replace("$type", kind)
+        return told.replace("$key", name), end
 
     def _ends(self, end: str) -> set[str]:
         """What no text can have in it. `end`: what stands after the value."""
+        if self._format.syntax == NESTED:
+            return {end.partition("</")[0]}
         after_call = self._format.call.partition("$arguments")[2]
         return {end.strip(), *after_call.split(), self._format.end} - {""}
 

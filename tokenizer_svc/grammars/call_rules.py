@@ -7,7 +7,7 @@ from typing import Any
 
 from proto.tokenizer_pb2 import CallShape, TextRequest
 from tokenizer_svc.errors import InvalidRequestError
-from tokenizer_svc.format_table import CallFormat
+from tokenizer_svc.format_entry import CallFormat
 from tokenizer_svc.formats import Formats, ThoughtRules
 
 MOST_CHARACTERS = 65_536
@@ -29,6 +29,11 @@ class Function:
     """The grammar of its one argument, which is a text."""
     loose: bool = False
     """Of the schema only the names of arguments are followed."""
+
+    @property
+    def bound(self) -> bool:
+        """Its schema or grammar must be followed."""
+        return self.strict or bool(self.syntax)
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,21 @@ class CallRules:
         functions = [vars(each) for each in self.functions]
         fields = vars(self) | {"functions": functions, "before": vars(self.before)}
         return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+
+    @property
+    def may_be_looser(self) -> bool:
+        """There is a function whose schema is followed, and need not be."""
+        return any(map(_may_be_looser, self.functions))
+
+    def looser(self, name: str) -> "CallRules":
+        """The same rules without the schema of this function; if it must be followed, or no function has the
+        name, without those of all functions that need not be."""
+        chosen = [each for each in self.functions if each.name == name and _may_be_looser(each)]
+        functions = [
+            replace(each, loose=True) if _may_be_looser(each) and (not chosen or each in chosen) else each
+            for each in self.functions
+        ]
+        return replace(self, functions=functions)
 
     def alone(self, function: Function) -> "CallRules":
         """The same rules with this function alone, and without `text_schema`."""
@@ -98,6 +118,10 @@ def call_rules(request: TextRequest, formats: Formats, prompt: list[int]) -> Cal
         message = f"the schemas of functions have at most {MOST_CHARACTERS} characters together"
         raise InvalidRequestError("tools", f"{message}; the longest is that of function {longest.name!r}")
     return rules
+
+
+def _may_be_looser(function: Function) -> bool:
+    return not (function.bound or function.loose)
 
 
 def _told_apart(calls: CallFormat, schema: Mapping[str, Any]) -> bool:

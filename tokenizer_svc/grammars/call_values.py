@@ -49,6 +49,18 @@ _OF_TYPE: Mapping[str, frozenset[str]] = {
 """Keywords that are followed, by the type of value that they concern."""
 _OTHERS = frozenset(("type", "enum", "const", "anyOf", "oneOf", "$ref"))
 
+_KINDS: Mapping[type, str] = {
+    str: "string",
+    bool: "boolean",
+    int: "number",
+    float: "number",
+    type(None): "null",
+    list: "array",
+    dict: "object",
+}
+MOST_REFERENCES = 16
+"""From one schema to another, until the types of values are known."""
+
 # A number fits into a float, so that what is read can be written again.
 INTEGER = r"/-?(0|[1-9][0-9]{0,17})/"
 NUMBER = r"/-?(0|[1-9][0-9]{0,15})(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,2})?/"
@@ -183,7 +195,7 @@ class Values:
         found = []
         low, high = schema.get("minLength", 0), schema.get("maxLength")
         if low or high is not None:
-            found.append(f"{character}{{{_count(low)},{'' if high is None else _count(high)}}}")
+            found.append(f"{character}{{{count(low)},{'' if high is None else count(high)}}}")
         if "pattern" in schema:
             found.append(_whole(schema["pattern"]))
         if "format" in schema:
@@ -204,6 +216,18 @@ class Values:
         other = schema.get("additionalProperties", True)
         properties = properties | {name: other for name in required if name not in properties}
         return [(name, each, name in required) for name, each in properties.items()]
+
+    def apart(self, schema: Schema) -> list[tuple[str, Schema]]:
+        """The schema in parts, of which each has values of one type, with the name of the type."""
+        return [pair for each in self._choices(schema, MOST_REFERENCES) for pair in _by_type(each)]
+
+    def _choices(self, schema: Schema, left: int) -> list[Schema]:
+        match schema:
+            case {"$ref": str(pointer)} if left:
+                return self._choices(self.resolved(pointer), left - 1)
+            case {"anyOf": list(choices)} | {"oneOf": list(choices)} if left:
+                return [part for each in choices for part in self._choices(each, left - 1)]
+        return [schema]
 
     def separated(self, items: list[tuple[str, bool]], between: str, further: str = "") -> str:
         """Items in their order. Each has its rule, and whether it must be there.
@@ -278,8 +302,8 @@ class Values:
         return "%json " + json.dumps({"type": kind} | bounds)
 
     def _array(self, schema: Mapping[str, Any]) -> str:
-        low, high = _count(schema.get("minItems", 0)), schema.get("maxItems")
-        if high is not None and (_count(high) < low or high == 0):
+        low, high = count(schema.get("minItems", 0)), schema.get("maxItems")
+        if high is not None and (count(high) < low or high == 0):
             if low == 0:
                 return '"[]"'
             raise GrammarError("'maxItems' is below 'minItems'")
@@ -342,6 +366,21 @@ class Values:
         return self._anything
 
 
+def _by_type(schema: Schema) -> list[tuple[str, Schema]]:
+    if schema is True:
+        schema = {}
+    if not isinstance(schema, dict):
+        raise GrammarError("no value is valid" if schema is False else "a schema must be an object")
+    if "const" in schema or "enum" in schema:
+        found: dict[str, list[object]] = {}
+        for value in [schema["const"]] if "const" in schema else _list(schema, "enum"):
+            found.setdefault(_KINDS[type(value)], []).append(value)
+        return [(kind, {"type": kind, "enum": values}) for kind, values in found.items()]
+    named = schema.get("type", [kind for kind, words in _OF_TYPE.items() if words & schema.keys()])
+    kinds = [named] if isinstance(named, str) else named or dict.fromkeys(_KINDS.values())
+    return [("number" if kind == "integer" else kind, {**schema, "type": kind}) for kind in kinds]
+
+
 def _list(schema: Mapping[str, Any], name: str) -> list[Any]:
     value = schema[name]
     if not isinstance(value, list) or not value:
@@ -349,7 +388,8 @@ def _list(schema: Mapping[str, Any], name: str) -> list[Any]:
     return value
 
 
-def _count(value: object) -> int:
+def count(value: object) -> int:
+    """A bound of lengths. Raises `GrammarError` for what is none."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise GrammarError(f"{value!r} is not a number of characters or items")
     return value

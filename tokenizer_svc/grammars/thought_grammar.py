@@ -7,15 +7,14 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 
-from tokenizer_svc.format_table import THOUGHTS, ThoughtFormat
+from tokenizer_svc.format_entry import ThoughtFormat
 from tokenizer_svc.formats import ThoughtRules
 from tokenizer_svc.grammars.call_values import GrammarRules, quoted
+from tokenizer_svc.thought_table import THOUGHTS
 
 ANY = "/(?s:.*)/"
 SPACE = r"\s\x1c-\x1f\x85"
 """White space as Python has it."""
-FINAL, _SAID = "<|channel|>final<|message|>", "<|channel|>commentary<|message|>"
-"""Where every part of an answer is a message: heads of those that are text, the last one and others."""
 _PLACE = re.compile(r"\$(\w+)")
 
 
@@ -27,9 +26,7 @@ def after_thought(grammar: str, asked: ThoughtRules) -> str:
     texts = Texts(asked)
     if not grammar:
         return texts.grammar(texts.thought_first(f"<[{asked.within}]>*", spaced=False))
-    answer = "@answer"
-    if texts.thoughts is not None and texts.thoughts.anywhere:
-        answer = f"{texts.written(FINAL)} {answer}"
+    answer = texts.said("@answer")
     parts = (
         json.loads(grammar)["grammars"] if grammar.startswith('{"grammars"') else [{"lark_grammar": grammar}]
     )
@@ -49,23 +46,50 @@ class Texts:
         """All rules, and the one of a whole answer."""
         return "\n".join(("%llguidance {}", f"start: {start}", *self.rules.lines)) + "\n"
 
-    def thought_first(self, answer: str, spaced: bool, begins: Sequence[str] = ()) -> str:
+    def thought_first(
+        self, answer: str, spaced: bool, begins: Sequence[str] = (), shaped: bool = True
+    ) -> str:
         """A thought, which the prompt may have begun, and then the answer.
 
         `spaced`: the answer does not say itself which space comes before it. `begins`: what begins calls.
+        `shaped`: a text that is the answer follows a grammar of its own.
         """
         thoughts = self.thoughts
         if thoughts is None:
             return answer
+        if thoughts.message:
+            return f"{self._messages(thoughts, begins, shaped)} {answer}"
         begin, rest = self._marked(thoughts)
-        if thoughts.anywhere:
-            again = self.written(thoughts.delimiters[0])
-            said = f"{self.written(_SAID)} {self.until(thoughts.end, begins)} {again}"
-            thought = self.rules.add(f"{begin} {rest} {again} | {said}")
-            return f"{thought}* {answer}"
         space = '("\\n" | "\\n\\n")?' if spaced else ""
         thought = self.rules.add(f"{rest} {space}")
-        return f"{thought} {answer}" if self._asked.thinking else f"({begin} {thought})? {answer}"
+        if thoughts.answer:
+            # The prompt may have it.
+            answer = f"({self.written(thoughts.answer)})? {answer}"
+        if self._asked.thinking:
+            return f"{thought} {answer}"
+        bare = f" | {self.written(thoughts.end)} {space}" if thoughts.bare_end else ""
+        return f"({begin} {thought}{bare})? {answer}"
+
+    def said(self, text: str) -> str:
+        """A text that is the answer, with what tells that it is one."""
+        thoughts = self.thoughts
+        if thoughts is None:
+            return text
+        head = f"{self.written(thoughts.answer)} " if thoughts.message else ""
+        closing = f" ({self.written(thoughts.closing)})?" if thoughts.closing else ""
+        return f"{head}{text}{closing}"
+
+    def _messages(self, thoughts: ThoughtFormat, begins: Sequence[str], shaped: bool) -> str:
+        """Thoughts and texts that are messages before the answer, each with what begins the next one."""
+        found = []
+        if thoughts.begin:
+            found.append(" ".join((*self._marked(thoughts), self.written(thoughts.message))))
+        # Of two texts with the same head the grammar could not tell which is the answer.
+        if not shaped or thoughts.said != thoughts.answer:
+            end, *more = filter(None, (thoughts.end, thoughts.message))
+            parts = (self.written(thoughts.said), self.until(end, begins), *map(self.written, more))
+            found.append(" ".join(parts))
+        return f"{self.rules.add(' | '.join(found))}*" if found else ""
 
     def _marked(self, thoughts: ThoughtFormat) -> tuple[str, str]:
         """What begins a thought, and the rest of it."""

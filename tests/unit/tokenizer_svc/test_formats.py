@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from tokenizer_svc.format_table import CALLS, THOUGHTS
+from tokenizer_svc.call_table import CALLS
 from tokenizer_svc.formats import Formats, ThoughtRules
 from tokenizer_svc.settings import TokenizerSettings
+from tokenizer_svc.thought_table import THOUGHTS
 
 MARKS = "<think> <｜tool▁call｜>"
 
@@ -99,6 +100,22 @@ def test_a_prompt_may_begin_a_thought(byte_level, prompt, thinking):
     before = formats.before(byte_level.encode(prompt, special=False))
     # A thought that the prompt has closed does not begin again.
     assert before == ThoughtRules("" if "</think>" in prompt else "think", {}, thinking)
+
+
+@pytest.mark.parametrize(
+    ("name", "prompt", "begun"),
+    [
+        ("muse_glimmer", "A<|start|>assistant", "<|start|>assistant"),
+        ("functionary32", "A\n\n>>>", ">>>"),
+        ("functionary32", "A\n\n>>>all\nB", ""),
+        ("think", "A", ""),
+    ],
+)
+def test_a_prompt_may_have_the_beginning_of_a_mark(byte_level, name, prompt, begun):
+    formats = Formats(replace(byte_level, template="{{ messages }}"), thoughts=name)
+    form = formats.of(False, byte_level.encode(prompt, special=False))
+    assert (form.begun, form.thinking) == (begun, False)
+    assert not formats.before(byte_level.encode(prompt, special=False)).thinking
 
 
 def test_what_spells_nothing_costs_nothing(byte_level):

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from gateway.api.calls import Call, functions_of
 from gateway.api.splitter import Pieces, Splitter
 from proto.tokenizer_pb2 import AnswerFormat
-from tokenizer_svc.format_table import CALLS, THOUGHTS
+from tokenizer_svc.call_table import CALLS
 from tokenizer_svc.formats import answer_format
+from tokenizer_svc.thought_table import THOUGHTS
 
 SCHEMA = {"properties": {"city": {"type": "string"}, "days": {"type": "integer"}, "at": {"type": "object"}}}
 TOOLS = [
@@ -26,6 +27,7 @@ PLAIN = "Bergen, 5 < 7"
 ARGUMENTS = json.dumps({"city": CITY, "days": 3})
 SIMPLE = {"city": PLAIN, "days": 3, "at": {"x": [True]}}
 TWO = [("weather", json.loads(ARGUMENTS)), ("clock", {})]
+NS = "]<]minimax[>["
 AS_JSON = f'{{"name": "weather", "arguments": {ARGUMENTS}}}'
 CLOCK = '{"name": "clock", "parameters": {}}'
 EXAMPLES = {
@@ -183,6 +185,45 @@ EXAMPLES = {
         "<|channel|>analysis to=functions.weather code<|message|>" + ARGUMENTS,
         TWO[:1],
     ),
+    "kimi_k3": (
+        "kimi_k3",
+        '<|close|>response<|sep|><|open|>tools<|sep|><|open|>call tool="weather" index="1"<|sep|>'
+        f'<|open|>argument key="city" type="string"<|sep|>{PLAIN}<|close|>argument<|sep|>'
+        '<|open|>argument key="days" type="number"<|sep|>3<|close|>argument<|sep|>'
+        '<|open|>argument key="at" type="object"<|sep|>{"x":[true]}<|close|>argument<|sep|>'
+        '<|close|>call<|sep|><|open|>call tool="clock" index="2"<|sep|><|close|>call<|sep|>'
+        "<|close|>tools<|sep|><|close|>message<|sep|>",
+        [("weather", SIMPLE), ("clock", {})],
+    ),
+    "kimi_k3_json": (
+        "kimi_k3",
+        '<|open|>tools<|sep|><|open|>call tool="weather" index="1"<|sep|><|open|>json type="object"<|sep|>'
+        f"{ARGUMENTS}<|close|>json<|sep|><|close|>call<|sep|><|close|>tools<|sep|>",
+        TWO[:1],
+    ),
+    "muse_glimmer": (
+        "muse_glimmer",
+        ' to=weather<|message|><atem:function_calls>\n<atem:invoke name="weather">\n'
+        f'<atem:parameter name="city">{PLAIN}</atem:parameter>\n'
+        '<atem:parameter name="days">3</atem:parameter>\n<atem:parameter name="at">{"x": [true]}'
+        "</atem:parameter>\n</atem:invoke>\n</atem:function_calls><|eom|>"
+        '<|start|>assistant to=clock<|message|><atem:function_calls>\n<atem:invoke name="clock">\n'
+        "</atem:invoke>\n</atem:function_calls>",
+        [("weather", SIMPLE), ("clock", {})],
+    ),
+    "functionary31": (
+        "functionary31",
+        f"<function=weather>{ARGUMENTS}</function><function=clock>{{}}</function>",
+        TWO,
+    ),
+    "functionary32": ("functionary32", f"weather\n{ARGUMENTS}>>>clock\n{{}}", TWO),
+    "minimax_m3": (
+        "minimax_m3",
+        f'{NS}<tool_call>\n{NS}<invoke name="weather">{NS}<city>{PLAIN}{NS}</city>{NS}<days>3{NS}</days>'
+        f'{NS}<at>{NS}<x>{NS}<item>true{NS}</item>{NS}</x>{NS}</at>{NS}</invoke>\n'
+        f'{NS}<invoke name="clock">{NS}</invoke>\n{NS}</tool_call>',
+        [("weather", SIMPLE), ("clock", {})],
+    ),
 }  # fmt: skip
 ALONE = ("llama3_json", "json", "pythonic", "phi4_array", "phi4_functools", "harmony_first")
 """Examples that are the whole answer."""
@@ -190,6 +231,7 @@ ALONE = ("llama3_json", "json", "pythonic", "phi4_array", "phi4_functools", "har
 
 def form_of(calls: str = "none", thoughts: str = "none", **more) -> AnswerFormat:
     form = answer_format(CALLS.get(calls), THOUGHTS.get(thoughts))
+    form.begun = THOUGHTS[thoughts].message if thoughts in THOUGHTS else ""
     form.MergeFrom(AnswerFormat(**more))
     return form
 
@@ -252,8 +294,24 @@ def test_arguments_of_gemma_4(text, arguments):
     assert found.content == (call if arguments is None else "")
 
 
-def thoughts_of(name: str) -> str:
-    return "harmony" if name == "harmony" else "none"
+def thoughts_of(name: str, usual: str = "none") -> str:
+    """The format of thoughts that goes with that of calls."""
+    return name if name in SAID else usual
+
+
+SAID = {
+    "harmony": ("<|channel|>final<|message|>", ""),
+    "kimi_k3": ("<|open|>response<|sep|>", ""),
+    "muse_glimmer": (" to=user<|message|>", "<|eom|><|start|>assistant"),
+    "functionary32": ("all\n", ">>>"),
+}
+"""What stands before a text, and between it and calls, where texts have a head."""
+
+
+def after(name: str, said: str, text: str) -> str:
+    """An answer that says something before its calls."""
+    head, between = SAID.get(name, ("", ""))
+    return f"{head}{said}{between}{text}"
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
@@ -264,8 +322,7 @@ def test_calls(example):
     assert (found.reasoning, found.content, of(found.calls)) == ("", "", expected)
     if example in ALONE:
         return
-    begun = "<|channel|>final<|message|>" if name == "harmony" else ""
-    found = assert_any_cut_is_the_same(form, f"{begun}Let me look.\n\n{text}")
+    found = assert_any_cut_is_the_same(form, after(name, "Let me look.\n\n", text))
     assert (found.content, of(found.calls)) == ("Let me look.", expected)
 
 
@@ -338,11 +395,42 @@ def test_a_thought_before_a_demanded_call_stays():
 def test_what_is_left_of_a_call_is_no_text_if_the_answer_was_cut(example):
     name, text, _ = EXAMPLES[example]
     form = form_of(name, thoughts_of(name))
-    (begin,) = [mark for mark in (*form.call_begin, *form.call_first) if mark in text][:1]
-    started = text[: text.index("weather")]
-    said = "<|channel|>final<|message|>Hm." if name == "harmony" else "Hm."
-    assert split(form, said + started, cut=True).content == "Hm."
-    assert begin in split(form, said + started).content, "the model itself has ended it"
+    started = after(name, "Hm.", text[: text.index("weather") + 19])
+    marks = (mark.partition("$")[0] for mark in (*form.call_begin, *form.call_first))
+    begin = next(mark for mark in marks if mark in started)
+    assert split(form, started, cut=True).content == "Hm."
+    assert begin in split(form, started).content, "the model itself has ended it"
+
+
+SEVERAL = [name for name, (_, _, calls) in EXAMPLES.items() if len(calls) > 1]
+
+
+@pytest.mark.parametrize("example", SEVERAL)
+@pytest.mark.parametrize("demanded", [False, True])
+def test_calls_before_one_that_was_cut_stay(example, demanded):
+    name, text, expected = EXAMPLES[example]
+    form = form_of(name, thoughts_of(name), call_demanded=demanded)
+    # The function has no arguments: from its name on, the call may be complete.
+    for place in range(text.index("clock") - 1, text.index("clock") + 5):
+        found = split(form, text[:place], cut=True)
+        assert (of(found.calls), found.content) == (expected[:1], ""), text[:place]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("pythonic", "[weather(city='a)', days=2), weather(city=\"it's) "),
+        ("pythonic", "[weather(city='a)', days=2), weather(at={'x': ('"),
+        ("json", '[{"name": "weather", "arguments": {"city": "a)", "days": 2}}, {"name": "weather", "arg'),
+        ("minimax_m1", '<tool_calls>{"name": "weather", "arguments": {"city": "a)", "days": 2}}\n{"nam'),
+        ("granite", '<|tool_call|>[{"name": "weather", "arguments": {"city": "a)", "days": 2}}, '),
+    ],
+)
+def test_the_end_of_a_call_that_was_cut_is_told_by_its_syntax(name, text):
+    assert of(split(form_of(name), text, cut=True).calls) == [("weather", {"city": "a)", "days": 2})]
+    assert split(form_of(name), text).calls == (), "the model itself has ended it"
+    wrong = text.replace("weather", "rocket")
+    assert split(form_of(name), wrong, cut=True).calls == ()
 
 
 def test_a_text_that_begins_as_calls_without_a_mark_stays_when_it_is_cut():
@@ -371,6 +459,65 @@ def test_marks_that_mean_nothing_are_text():
 )
 def test_thoughts(text, reasoning, content):
     assert assert_any_cut_is_the_same(form_of(thoughts="think"), text) == Pieces(reasoning, content)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reasoning", "content"),
+    [
+        ("kimi_k3", "Hm.<|close|>think<|sep|><|open|>response<|sep|>Yes.<|close|>response<|sep|>"
+         "<|close|>message<|sep|>", "Hm.", "Yes."),
+        ("kimi_k3", "Use the response tag.<|close|>think<|sep|><|open|>response<|sep|>The message",
+         "Use the response tag.", "The message"),
+        ("muse_glimmer", " to=self<|message|>Hm.<|eom|><|start|>assistant to=user<|message|>Yes.",
+         "Hm.", "Yes."),
+        ("muse_glimmer", " to=user<|message|>Say to=self or to=user.<|eom|><|start|>assistant"
+         " to=self<|message|>Hm.<|eom|>", "Hm.", "Say to=self or to=user."),
+        ("muse_glimmer", "<|message|>Yes.", "", "Yes."),
+        ("muse_glimmer", " to=us", "", " to=us"),
+        ("muse_glimmer", "", "", ""),
+        ("functionary32", "all\nThat is all\n>>> x", "", "That is all\n>>> x"),
+        ("functionary32", "Yes.", "", "Yes."),
+        ("functionary32", "al", "", "al"),
+        ("functionary32", "", "", ""),
+        ("minimax_m3", "<mm:think>Hm.</mm:think>Yes.", "Hm.", "Yes."),
+        ("minimax_m3", "</mm:think>Yes.", "", "Yes."),
+    ],
+)  # fmt: skip
+def test_thoughts_and_texts_with_heads(name, text, reasoning, content):
+    form = form_of(name, name, thinking=name == "kimi_k3")
+    assert assert_any_cut_is_the_same(form, text) == Pieces(reasoning, content)
+
+
+@pytest.mark.parametrize("text", ["Say >>>all\nor >>>rocket\nthere", ">>> 1\n1"])
+def test_a_prompt_of_python_is_a_text(text):
+    assert assert_any_cut_is_the_same(form_of("functionary32"), text).calls == ()
+
+
+def test_a_markup_in_an_answer_is_no_call():
+    text = EXAMPLES["muse_glimmer"][1].partition("<|message|>")[2].partition("<|eom|>")[0]
+    found = assert_any_cut_is_the_same(form_of("muse_glimmer", "muse_glimmer"), f" to=user<|message|>{text}")
+    assert found == Pieces("", text)
+
+
+@pytest.mark.parametrize(
+    ("argument", "told", "written", "value"),
+    [
+        ("city", "string", "7", "7"),
+        ("city", "number", "7", "7"),
+        ("days", "string", "7", 7),
+        ("days", "number", "7", 7),
+        ("unknown", "string", "7", "7"),
+        ("unknown", "number", "7", 7),
+        ("unknown", "object", '{"a": 1}', {"a": 1}),
+        ("unknown", "null", "null", None),
+        ("unknown", "number", "seven", "seven"),
+    ],
+)
+def test_a_type_that_the_model_tells_counts_where_the_schema_leaves_it_open(argument, told, written, value):
+    text = EXAMPLES["kimi_k3"][1].partition("<|open|>argument")[0]
+    text += f'<|open|>argument key="{argument}" type="{told}"<|sep|>{written}<|close|>argument<|sep|>'
+    (call,) = split(form_of("kimi_k3"), f"{text}<|close|>call<|sep|><|close|>tools<|sep|>").calls
+    assert json.loads(call.arguments) == {argument: value}
 
 
 def test_a_thought_that_the_prompt_began():
@@ -437,7 +584,7 @@ PARTS = sorted(
 @settings(max_examples=60)
 @given(parts=st.lists(st.sampled_from(PARTS), max_size=8), seed=st.integers(0, 2**16), thinking=st.booleans())
 def test_any_text_at_any_cut(name, parts, seed, thinking):
-    form = form_of(name, "harmony" if name == "harmony" else "think", thinking=thinking)
+    form = form_of(name, thoughts_of(name, "think"), thinking=thinking and name != "functionary32")
     text, draw = "".join(parts), random.Random(seed)
     whole = split(form, text)
     assert split(form, *text) == whole

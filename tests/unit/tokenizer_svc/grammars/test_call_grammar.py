@@ -15,11 +15,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from gateway.api.calls import functions_of
 from gateway.api.splitter import Pieces, Splitter
 from ops.model_directory.grammars import GrammarError, Vocabulary
-from tests.unit.gateway.api.test_splitter import form_of
-from tokenizer_svc.format_table import CALLS
+from tests.unit.gateway.api.test_splitter import SAID, form_of, thoughts_of
+from tokenizer_svc.call_table import CALLS
 from tokenizer_svc.formats import ThoughtRules
 from tokenizer_svc.grammars.call_grammar import call_grammar
 from tokenizer_svc.grammars.call_rules import CallRules, Function
+from tokenizer_svc.thought_table import THOUGHTS
 
 MARKS = sorted(
     {
@@ -34,9 +35,10 @@ MARKS = sorted(
             "<|message|>",
             "<|constrain|>",
         )
-        if mark and " " not in mark and mark.startswith("<")
+        if mark and " " not in mark and mark.startswith("<") and "<|sep|>" not in mark
     }
     | {"<|channel|>", "<|start|>", "<|end|>", "[TOOL_CALLS]", "[ARGS]", "<|channel>", "<channel|>"}
+    | {"<|open|>", "<|close|>", "<|sep|>", "<|eom|>", "]<]minimax[>["}
     | {"<tool_sep:opensource>", "<|tool_call:name|>", "<|tool_call:args|>"}
     | {f"<{each}:opensource>" for each in ("arg_key", "/arg_key", "arg_value", "/arg_value")}
 )
@@ -106,6 +108,10 @@ PARTS += [
     '<parameter name="a">',
     '<｜DSML｜parameter name="a" string="true">',
     '<param name="a">',
+    '<atem:parameter name="a">',
+    '<|open|>argument key="a" type="string"<|sep|>',
+    "]<]minimax[>[<a>",
+    "]<]minimax[>[<item>",
     "<![CDATA[",
     "]]>",
     "</invoke>",
@@ -136,6 +142,9 @@ CLOSING = [
     "</function>",
     "</param>",
     "]]></param>",
+    "<|close|>argument<|sep|>",
+    "</atem:parameter>\n",
+    "]<]minimax[>[</a>",
     *MARKS,
 ]
 
@@ -213,10 +222,6 @@ def function_of(draw: random.Random, name: str) -> Function:
     )
 
 
-def thoughts_of(name: str) -> str:
-    return "harmony" if name == "harmony" else "think"
-
-
 def split(rules: CallRules, text: str) -> Pieces:
     form = form_of(rules.calls, rules.before.thoughts, thinking=rules.before.thinking)
     tools = [{"function": {"name": each.name, "parameters": each.parameters}} for each in rules.functions]
@@ -227,21 +232,20 @@ def split(rules: CallRules, text: str) -> Pieces:
 
 @pytest.mark.parametrize("name", CALLS)
 def test_what_the_grammar_accepts_is_read_as_valid_calls(model: Model, name: str) -> None:
-    called = 0
+    called, messages = 0, name in SAID and THOUGHTS[name].message
     for seed in range(SEEDS):
         draw = random.Random(f"{name} {seed}")
         functions = [function_of(draw, each) for each in ("f", "get_time")]
-        required, single, thinking = seed % 3 > 0, seed % 4 == 0, seed % 5 == 0 and name != "harmony"
-        rules = CallRules(
-            functions, name, ThoughtRules(thoughts_of(name), model.special, thinking), required, single
-        )
+        required, single, thinking = seed % 3 > 0, seed % 4 == 0, seed % 5 == 0 and not messages
+        before = ThoughtRules(thoughts_of(name, "think"), model.special, thinking)
+        rules = CallRules(functions, name, before, required, single)
         text = walk(model, rules, seed)
         if text is None:
             continue
         found = split(rules, text)
         assert len(found.calls) >= required, text
         assert len(found.calls) <= 1 or not single, text
-        if required and name != "harmony":
+        if required and not messages:
             assert found.content == "", text
         for call in found.calls:
             schema = next(each.parameters for each in functions if each.name == call.name)
@@ -294,9 +298,9 @@ TEXT = {"type": "object", "properties": {"name": {"type": "integer"}}, "required
 def test_an_answer_has_calls_or_a_text_in_its_own_shape(model: Model, name: str) -> None:
     """Of every format: what the rules alone accept as calls, and the text."""
     said = '{"name": 7}'
-    thoughts = "harmony" if name == "harmony" else ""
+    thoughts = thoughts_of(name, "")
     rules = CallRules([F], name, ThoughtRules(thoughts, model.special), text_schema=json.dumps(TEXT))
-    text = f"<|channel|>final<|message|>{said}" if thoughts else said
+    text = f"{SAID[name][0]}{said}" if thoughts else said
     assert model.takes(rules, text)
     assert split(rules, text).content == said
     assert not model.takes(rules, text.replace("7", '"7"'))
@@ -488,10 +492,8 @@ NAMES = [
 @pytest.mark.parametrize("name", [name for name in CALLS if name not in ("lfm2", "pythonic")])
 def test_a_name_may_have_other_characters(model: Model, name: str, called: str) -> None:
     """Whatever the grammar spells is read as a call of this function."""
-    thoughts = "harmony" if name == "harmony" else ""
-    rules = CallRules(
-        [Function(called, None)], name, ThoughtRules(thoughts, model.special), required=True, single=True
-    )
+    before = ThoughtRules(thoughts_of(name, ""), model.special)
+    rules = CallRules([Function(called, None)], name, before, required=True, single=True)
     text = next(text for seed in range(SEEDS) if (text := walk(model, rules, seed)) is not None)
     assert [(call.name, call.arguments) for call in split(rules, text).calls] == [(called, "{}")], text
 

@@ -9,8 +9,9 @@ import pytest
 from llguidance import LLMatcher
 
 from ops.model_directory.grammars import GrammarError
+from tests.unit.gateway.api.test_splitter import thoughts_of
 from tests.unit.tokenizer_svc.grammars.test_call_grammar import Model, split
-from tokenizer_svc.format_table import CALLS
+from tokenizer_svc.call_table import CALLS
 from tokenizer_svc.formats import ThoughtRules
 from tokenizer_svc.grammars.call_grammar import call_grammar
 from tokenizer_svc.grammars.call_rules import CallRules, Function
@@ -51,7 +52,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def rules_of(model: Model, name: str, definition: str, syntax: str = "lark") -> CallRules:
-    thoughts = "harmony" if name == "harmony" else ""
+    thoughts = thoughts_of(name, "")
     function = Function("f", PARAMETERS, syntax=syntax, definition=definition)
     return CallRules([function], name, ThoughtRules(thoughts, model.special), required=True, single=True)
 

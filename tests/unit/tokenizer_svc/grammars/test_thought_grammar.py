@@ -51,6 +51,21 @@ def test_a_thought_and_an_answer(model: Model, kind: str, text: str, answer: str
         message = f"<|channel|>analysis<|message|>{thought}<|end|><|start|>assistant"
         assert takes(f"{message}{message}<|channel|>final<|message|>{answer}", "harmony")
         assert not takes(f"{message}{answer}", "harmony")
+        message = f" to=self<|message|>{thought}<|eom|><|start|>assistant"
+        assert takes(f"{message}{message} to=user<|message|>{answer}", "muse_glimmer")
+        assert not takes(f"{message}{answer}", "muse_glimmer")
+        thought += "<|close|>think<|sep|>"
+        said = f"<|open|>response<|sep|>{answer}"
+        assert takes(f"{thought}{said}", "kimi_k3", thinking=True)
+        assert takes(
+            f"{thought}{said}<|close|>response<|sep|><|close|>message<|sep|>", "kimi_k3", thinking=True
+        )
+        assert takes(f"<|open|>think<|sep|>{thought}{said}", "kimi_k3")
+    assert takes(f"</mm:think>{answer}", "minimax_m3")
+    assert not takes(f"</think>{answer}") or kind == "structural_tag"
+    assert takes(f"all\n{answer}", "functionary32")
+    assert not takes(answer, "functionary32")
+    assert takes(answer, "kimi_k3"), "the prompt has the head of the response"
     assert takes(answer)
     assert not takes(answer, thinking=True)
     assert takes(f"<|channel|>final<|message|>{answer}", "harmony")

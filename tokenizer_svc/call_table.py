@@ -1,64 +1,9 @@
-"""How models spell thoughts and calls of functions: one entry a format. `formats.py` chooses a model's."""
+"""How models spell calls of functions: one entry a format."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-from proto.tokenizer_pb2 import (
-    BARE_KEYS,
-    ELEMENTS,
-    JSON_CALLS,
-    NAMED_JSON,
-    PYTHON_CALLS,
-    CallSyntax,
-)
-
-NONE = "none"
-"""Name of the format that spells nothing."""
-JSON = "json"
-"""Name of the format of calls of models whose chat template tells of none."""
-
-
-@dataclass(frozen=True)
-class CallFormat:
-    """How calls are spelled. Fields without a line here are those of `AnswerFormat`."""
-
-    signs: tuple[tuple[str, ...], ...]
-    """A template that has all texts of one of these is of a model with this format. Empty: none tells."""
-    syntax: CallSyntax
-    begin: tuple[str, ...] = ()
-    begin_first: tuple[str, ...] = ()
-    """Field `call_first` of `AnswerFormat`."""
-    end: str = ""
-    opening: str = ""
-    header: str = ""
-    delimiters: tuple[str, ...] = ()
-    call: str = ""
-    """One call as the model writes it. `$name` and `$arguments` stand for what they say, `$number` for
-    digits, `$id` for an identifier of small letters and digits, `$space` for a space or nothing."""
-    argument: str = ""
-    """One argument, if each is an element of XML: `$key`, `$value`, and `$text` for `true` if the value is a
-    text as it stands, and `false` if it is JSON."""
-    first: str = ""
-    """Before the first call."""
-    between: str | None = ""
-    """Between two calls. None: there is one call at most."""
-    last: str = ""
-    """After the last call."""
-    token: str = ""
-    """A special token that tells of the format, if the template does of none."""
-
-
-@dataclass(frozen=True)
-class ThoughtFormat:
-    """How thoughts are spelled. Fields without a line here are those of `AnswerFormat`."""
-
-    signs: tuple[tuple[str, ...], ...]
-    """As in `CallFormat`."""
-    begin: str
-    end: str
-    anywhere: bool = False
-    delimiters: tuple[str, ...] = ()
-
+from proto.tokenizer_pb2 import BARE_KEYS, ELEMENTS, JSON_CALLS, NAMED_JSON, NESTED, PYTHON_CALLS
+from tokenizer_svc.format_entry import JSON, CallFormat
 
 _DEEPSEEK = {
     "begin": ("<｜tool▁call▁begin｜>",),
@@ -100,6 +45,44 @@ CALLS: Mapping[str, CallFormat] = {
         call="<|tool_call_begin|>functions.$name:$number<|tool_call_argument_begin|>$arguments<|tool_call_end|>",
         first="<|tool_calls_section_begin|>",
         last="<|tool_calls_section_end|>",
+    ),
+    "kimi_k3": CallFormat(
+        signs=(("<|open|>", "<|close|>"),),
+        syntax=ELEMENTS,
+        begin=("<|open|>tools<|sep|>",),
+        end="<|close|>tools<|sep|>",
+        delimiters=("<|close|>response<|sep|>",),
+        call='<|open|>call tool="$name" index="$number"<|sep|>$arguments<|close|>call<|sep|>',
+        argument='<|open|>argument key="$key" type="$type"<|sep|>$value<|close|>argument<|sep|>',
+        arguments='<|open|>json type="object"<|sep|>$arguments<|close|>json<|sep|>',
+        first="<|close|>response<|sep|><|open|>tools<|sep|>",
+        last="<|close|>tools<|sep|>",
+    ),
+    "muse_glimmer": CallFormat(
+        signs=(("<atem:function_calls>",),),
+        syntax=ELEMENTS,
+        begin=("<|start|>assistant to=$name<|message|>",),
+        end="</atem:function_calls>",
+        delimiters=("<|eom|>",),
+        call='<|start|>assistant to=$recipient<|message|><atem:function_calls>\n<atem:invoke name="$name">\n'
+        "$arguments</atem:invoke>\n</atem:function_calls>",
+        argument='<atem:parameter name="$key">$value</atem:parameter>\n',
+        between="<|eom|>",
+    ),
+    "functionary31": CallFormat(
+        signs=(("<{start_tag}={function_name}>{parameters}{end_tag}",),),
+        syntax=NAMED_JSON,
+        begin=("<function=",),
+        end="</function>",
+        header=r"(?P<name>.+?)>",
+        call="<function=$name>$arguments</function>",
+    ),
+    "functionary32": CallFormat(
+        signs=((">>>${recipient}",),),
+        syntax=NAMED_JSON,
+        begin=(">>>$name\n",),
+        header="(?P<name>.+)",
+        call=">>>$name\n$arguments",
     ),
     "deepseek_v3": CallFormat(
         signs=(("<｜tool▁calls▁begin｜>", "```json"),),
@@ -143,6 +126,16 @@ CALLS: Mapping[str, CallFormat] = {
         argument='<parameter name="$key">$value</parameter>\n',
         first="<minimax:tool_call>\n",
         last="</minimax:tool_call>",
+    ),
+    "minimax_m3": CallFormat(
+        signs=(("]<]minimax[>[", "<tool_call>"),),
+        syntax=NESTED,
+        begin=("]<]minimax[>[<tool_call>",),
+        end="]<]minimax[>[</tool_call>",
+        call=']<]minimax[>[<invoke name="$name">$arguments]<]minimax[>[</invoke>\n',
+        argument="]<]minimax[>[<$key>$value]<]minimax[>[</$key>",
+        first="]<]minimax[>[<tool_call>\n",
+        last="]<]minimax[>[</tool_call>",
     ),
     "seed_oss": CallFormat(
         signs=(("<seed:tool_call>",),),
@@ -358,55 +351,4 @@ CALLS: Mapping[str, CallFormat] = {
     JSON: CallFormat(
         signs=(), syntax=JSON_CALLS, opening="{[", call=_JSON, first="[", between=", ", last="]"
     ),
-}
-
-THOUGHTS: Mapping[str, ThoughtFormat] = {
-    "harmony": ThoughtFormat(
-        signs=(("<|channel|>", "analysis"),),
-        begin="<|channel|>analysis<|message|>",
-        end="<|end|>",
-        anywhere=True,
-        delimiters=(
-            "<|start|>assistant",
-            *(
-                f"<|channel|>{channel}{content}<|message|>"
-                for channel in ("final", "commentary")
-                for content in ("", " json", "<|constrain|>json", " <|constrain|>json")
-            ),
-            "<|end|>",
-        ),
-    ),
-    "gemma4": ThoughtFormat(
-        signs=(("<|channel>", "<channel|>"),), begin="<|channel>thought", end="<channel|>"
-    ),
-    "cohere": ThoughtFormat(
-        signs=(("<|START_THINKING|>",),),
-        begin="<|START_THINKING|>",
-        end="<|END_THINKING|>",
-        delimiters=("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
-    ),
-    "hy3": ThoughtFormat(
-        signs=(("think_begin_token", ":opensource"),),
-        begin="<think:opensource>",
-        end="</think:opensource>",
-    ),
-    "apriel": ThoughtFormat(
-        signs=(("[BEGIN FINAL RESPONSE]",),),
-        begin="Here are my reasoning steps:",
-        end="[BEGIN FINAL RESPONSE]",
-        delimiters=("[END FINAL RESPONSE]",),
-    ),
-    "apertus": ThoughtFormat(
-        signs=(("<|inner_prefix|>",),), begin="<|inner_prefix|>", end="<|inner_suffix|>"
-    ),
-    "solar_open": ThoughtFormat(
-        signs=(("<|think|>", "<|content|>"),),
-        begin="<|think|>",
-        end="<|end|>",
-        delimiters=("<|begin|>assistant", "<|content|>", "<|end|>"),
-    ),
-    "minimax_m3": ThoughtFormat(signs=(("<mm:think>",),), begin="<mm:think>", end="</mm:think>"),
-    "seed_oss": ThoughtFormat(signs=(("<seed:think>",),), begin="<seed:think>", end="</seed:think>"),
-    "magistral": ThoughtFormat(signs=(("[THINK]", "[/THINK]"),), begin="[THINK]", end="[/THINK]"),
-    "think": ThoughtFormat(signs=(("</think>",), ("<think>",)), begin="<think>", end="</think>"),
 }

@@ -1,0 +1,80 @@
+"""Arguments of calls as MiniMax M3 writes them: members of objects and items of lists are elements, too.
+
+A mark stands before each tag, and so behind each value: a value is written with that mark. What elements
+cannot tell is JSON: objects that list no members, values of any type, and constants.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ops.model_directory.grammars import GrammarError
+from tokenizer_svc.grammars.call_values import JSON_IN_XML, Schema, Values, count, quoted
+from tokenizer_svc.grammars.thought_grammar import ANY, Texts
+
+ELEMENT = re.compile(r"[^<>/\s](?:[^<>\n]*[^<>\s])?")
+"""What an element may be called."""
+
+
+class NestedValues(Values):
+    """The values of one function's arguments, each with the mark behind it."""
+
+    def __init__(self, texts: Texts, root: Schema, mark: str, lenient: bool) -> None:
+        """`mark`: what stands before each tag. Others: as in `Values`."""
+        self._texts, self._text_mark = texts, mark
+        self._mark = " ".join(texts.literals(mark))
+        json = replace(JSON_IN_XML, string=texts.without((mark,), JSON_IN_XML.string))
+        true, false, null = (f"{each} {self._mark}" for each in (json.true, json.false, json.null))
+        super().__init__(texts.rules, root, replace(json, true=true, false=false, null=null), lenient)
+        self._json = Values(texts.rules, root, json, lenient)
+
+    def element(self, name: str, schema: Schema) -> str:
+        """An argument, or a member of an object."""
+        if not ELEMENT.fullmatch(name):
+            raise GrammarError(f"this model's format of calls cannot spell the argument {name!r}")
+        return f"{self._mark} {quoted(f'<{name}>')} {self.of(schema)} {quoted(f'</{name}>')}"
+
+    def of(self, schema: Schema) -> str:
+        if _is_text(schema) and schema.keys() & {"const", "enum"}:
+            values = [schema["const"]] if "const" in schema else schema["enum"]
+            if not isinstance(values, list) or not all(isinstance(each, str) for each in values):
+                raise GrammarError("'enum' must be a list of texts")
+            if any(self._text_mark in each for each in values):
+                raise GrammarError("this model's format of calls cannot spell one of its values")
+            return self._rules.add(" | ".join(f"{quoted(each)} {self._mark}" for each in values))
+        return super().of(schema)
+
+    def _constant(self, value: object) -> str:
+        return " | ".join(f"{quoted(each)} {self._mark}" for each in self._dialect.write(value))
+
+    def _string(self, schema: Mapping[str, Any]) -> str:
+        if not _is_text(schema):
+            return f"{super()._string(schema)} {self._mark}"
+        return self._texts.until(
+            self._text_mark, (), " & ".join(f"/{each}/" for each in self.text(schema, "(?s:.)")) or ANY
+        )
+
+    def _number(self, schema: Mapping[str, Any], plain: str) -> str:
+        return f"{self._rules.add(super()._number(schema, plain))} {self._mark}"
+
+    def _array(self, schema: Mapping[str, Any]) -> str:
+        low, high = count(schema.get("minItems", 0)), schema.get("maxItems")
+        if high is not None and count(high) < low:
+            raise GrammarError("'maxItems' is below 'minItems'")
+        item = self._rules.add(self.element("item", schema.get("items", True)))
+        return f"{item}{{{low},{'' if high is None else high}}} {self._mark}"
+
+    def _object(self, schema: Mapping[str, Any]) -> str:
+        members = [member for member in self.members(schema) if member[1] is not False]
+        if not members and schema.get("additionalProperties", True) is not False:
+            return f"({self._json.of(schema)}) {self._mark}"
+        items = [(self._rules.add(self.element(name, each)), needed) for name, each, needed in members]
+        return self.separated(items, '""') + f" {self._mark}"
+
+    def _any(self) -> str:
+        return self._rules.add(f"{self._json.of(True)} {self._mark}")
+
+
+def _is_text(schema: Schema) -> bool:
+    return isinstance(schema, dict) and schema.get("type") == "string"
