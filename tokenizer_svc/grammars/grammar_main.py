@@ -71,22 +71,23 @@ def compiled(vocabulary: Vocabulary, question: dict[str, Any]) -> None:
 def each_tried(vocabulary: Vocabulary, kind: str, text: str, lenient: bool) -> dict[str, Any]:
     """As `tried`, of calls: each function alone, to name one that is wrong or takes too long.
 
-    Of a function that need not be followed, and cannot be, the schema is left out. If that does not help, the
-    format of calls has no way to spell it: the function is left out where others can be called. If all others
-    are right, the `rules` with these, and no grammar, unless one function is all that the answer may have.
+    Of a function that need not be followed, and cannot be, the schema is left out but for the names of
+    arguments, then these, too. If that does not help, the format of calls has no way to spell it: the
+    function is left out where others can be called. If all others are right, the `rules` with these, and no
+    grammar, unless one function is all that the answer may have.
     """
     rules, taken, grammar, refused = CallRules.read(text), list[Function](), {}, {}
     for function in rules.functions:
-        answer({"at": f"function {function.name!r}: "})
-        bound = function.strict or bool(function.syntax)
-        for each in (function,) if bound else (function, replace(function, loose=True)):
+        answer({"at": function.name})
+        named = replace(function, loose=True)
+        for each in (function,) if function.bound else (function, named, replace(named, parameters={})):
             found = tried(vocabulary, kind, rules.alone(each).write(), lenient)
             if "error" not in found:
                 grammar = found
                 taken.append(each)
                 break
             refused = found | {"error": f"function {function.name!r}: {found['error']}"}
-            if bound or "scarce" in found:
+            if function.bound or "scarce" in found:
                 return refused
     if not taken:
         return refused

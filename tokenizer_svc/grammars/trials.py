@@ -137,9 +137,22 @@ class Grammars:
         return found
 
     async def _kept_trial(self, name: bytes, question: dict[str, Any]) -> Verdict:
-        found = await self._tried(question)
+        found = await (self._tried_calls if question["kind"] == "calls" else self._tried)(question)
         await self._own.put(name, found)
         return found
+
+    async def _tried_calls(self, question: dict[str, Any]) -> Verdict:
+        """What a trial of calls finds. If it takes too long, schemas that need not be followed are left out:
+        that of the function it came to, then all."""
+        rules, again = CallRules.read(question["text"]), False
+        while rules.may_be_looser:
+            # An answer that has begun needs the grammar that it began with.
+            seconds = min(question["seconds"], COMPILE_SECONDS)
+            found = await self._tried(question | {"text": rules.write(), "seconds": seconds})
+            if found.slow is None:
+                return found
+            rules, again = rules.looser("" if again else found.slow), True
+        return await self._tried(question | {"text": rules.write()})
 
     def _name_of(self, question: dict[str, Any]) -> bytes:
         """A hash of all that a verdict depends on: the question, the model's files, the library, and this
@@ -171,8 +184,10 @@ class Grammars:
                     granted = seconds if "scarce" in answer else 0.0
                     return Verdict(reason=answer["error"][:MOST_REASON], granted=granted)
                 if answer["ended"] == -signal.SIGPROF:
-                    reason = f"{answer.get('at', '')}it takes more than {seconds:g} s to compile"
-                    return Verdict(reason=reason[:MOST_REASON], granted=seconds)
+                    slow = answer.get("at", "")
+                    reason = f"it takes more than {seconds:g} s to compile"
+                    reason = f"function {slow!r}: {reason}" if slow else reason
+                    return Verdict(reason=reason[:MOST_REASON], granted=seconds, slow=slow)
                 local = answer["ended"] == -signal.SIGKILL  # as by a system that is short of memory
             log.warning("the process that compiles grammars has ended")
         return Verdict(reason="it cannot be compiled", granted=seconds, local=local)
@@ -195,8 +210,9 @@ class Grammars:
         return ""
 
     async def _ask(self, question: object) -> dict[str, Any]:
-        """Ask one question. The answer has the `text` of a grammar or an `error`, the part that was compiled
-        last (`at`), and an exit status (`ended`). With `scarce` the error is a want of memory.
+        """Ask one question. The answer has the `text` of a grammar or an `error`, the function that was
+        compiled last (`at`; empty: all together), and an exit status (`ended`). With `scarce` the error is a
+        want of memory.
 
         Raises `OSError`, `EOFError` or `ValueError` if the process ends, and `TimeoutError`.
         """

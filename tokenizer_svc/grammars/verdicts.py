@@ -39,6 +39,9 @@ class Verdict(BaseModel):
     local: bool = Field(False, exclude=True)
     """It was this process that failed, and perhaps not the grammar: no other process should know of it."""
 
+    slow: str | None = Field(None, exclude=True)
+    """Of a trial of calls that took too long: the function that it came to; empty: all together."""
+
     @property
     def holds(self) -> bool:
         """It is not over, and was not made by a clock that is far ahead."""

@@ -269,6 +269,51 @@ async def test_a_function_that_need_not_be_followed_refuses_nothing(
 
 
 @pytest.mark.timeout(60)
+async def test_a_function_that_takes_too_long_is_called_with_any_values(
+    grammars: Grammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await grammars.grammar_of(request(regex="a"))
+    monkeypatch.setattr(module, "COMPILE_SECONDS", 0.03)
+    asked = TextRequest(shape=Shape(calls=CallShape(required=True), param="tools"))
+    many = {f"q{i}": {"properties": {f"p{j}": {"type": "integer"} for j in range(30)}} for i in range(60)}
+    slow = Function("slow", {"properties": {"a": {"type": "integer"}, **many}, "required": ["a"]})
+    good = Function("good", {"properties": {"b": {"enum": ["only this"]}}})
+    vocabulary = Vocabulary(SHIPPED_MODEL, 4096, [END])
+
+    async def takes(functions: list[Function], text: str, resumed: bool = False) -> bool:
+        if resumed:
+            asked.resumed.append(TextSoFar(index=0, token_ids=[5]))
+        rules = CallRules(functions, "json", ThoughtRules("", {}), required=True)
+        matcher = vocabulary.matcher((await grammars.grammar_of(asked, rules)).text)
+        return bool(matcher.consume_tokens(vocabulary._tokenizer.tokenize_str(text)))
+
+    any_text = '[{"name": "slow", "arguments": {"a": "?"}}'
+    assert await takes([slow], any_text)
+    assert await takes([slow, good], any_text)
+    assert not await takes([slow, good], any_text.replace('"a"', '"b"'))
+    assert not await takes([good, slow], any_text.replace("slow", "good").replace('"a"', '"b"'))
+    with pytest.raises(InvalidRequestError, match=r"function 'slow': it takes more than 0.03 s"):
+        await takes([replace(slow, strict=True), good], any_text)
+    grammars._own = MemoryVerdicts()
+    grammars._kept = (grammars._own,)
+    assert await takes([slow], any_text, resumed=True), "as when the answer began"
+
+
+async def test_of_a_function_with_very_many_arguments_not_even_their_names_are_followed(
+    grammars: Grammars,
+) -> None:
+    asked = TextRequest(shape=Shape(calls=CallShape(required=True), param="tools"))
+    function = Function("f", {"properties": {f"q{i}": {} for i in range(800)}})
+    rules = CallRules([function], "json", ThoughtRules("", {}), required=True)
+    vocabulary = Vocabulary(SHIPPED_MODEL, 4096, [END])
+    matcher = vocabulary.matcher((await grammars.grammar_of(asked, rules)).text)
+    text = '[{"name": "f", "arguments": {"q7": 1, "other": [2]}}]'
+    assert matcher.consume_tokens(vocabulary._tokenizer.tokenize_str(text))
+    with pytest.raises(InvalidRequestError, match=r"Too many items|Current row has"):
+        await grammars.grammar_of(asked, replace(rules, functions=[replace(function, strict=True)]))
+
+
+@pytest.mark.timeout(60)
 async def test_a_function_that_cannot_be_spelled_is_left_out_beside_others(grammars: Grammars) -> None:
     asked = TextRequest(shape=Shape(calls=CallShape(required=True), param="tools"))
     odd, good = Function("get-weather", None), Function("good", None)
