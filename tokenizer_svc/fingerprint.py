@@ -43,7 +43,7 @@ def trial_fingerprint() -> str:
     version's number could be forgotten.
     """
     found = hashlib.blake2b(f"{sys.version} {grammars.VERSION}".encode(), digest_size=16)
-    for path in (Path(grammars.__file__), *sorted(Path(__file__).parent.glob("*.py"))):
+    for path in (Path(grammars.__file__), *sorted(Path(__file__).parent.rglob("*.py"))):
         found.update(hashlib.blake2b(path.read_bytes()).digest())
     return found.hexdigest()
 

@@ -53,12 +53,11 @@ def test_files_that_decide_the_text_count_and_their_times_do_not(tmp_path: Path)
 
 
 def test_whatever_tries_grammars_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for path in Path(fingerprint.__file__).parent.glob("*.py"):
-        shutil.copyfile(path, tmp_path / path.name)
+    shutil.copytree(Path(fingerprint.__file__).parent, tmp_path, dirs_exist_ok=True)
     monkeypatch.setattr(fingerprint, "__file__", str(tmp_path / "fingerprint.py"))
     found = [trial_fingerprint.__wrapped__()]
     assert found == [trial_fingerprint()], "wherever the code lies"
-    with (tmp_path / "call_grammar.py").open("a") as file:
+    with (tmp_path / "grammars" / "call_grammar.py").open("a") as file:
         file.write("\n")
     found.append(trial_fingerprint.__wrapped__())
     monkeypatch.setattr("ops.model_directory.grammars.VERSION", "another")
