@@ -80,6 +80,7 @@ THOUGHTS: Mapping[str, ThoughtFormat] = {
         said="all\n",
         delimiters=(">>>all\n",),
     ),
+    "longcat": ThoughtFormat(signs=(("<longcat_think>",),), begin="<longcat_think>", end="</longcat_think>"),
     "seed_oss": ThoughtFormat(signs=(("<seed:think>",),), begin="<seed:think>", end="</seed:think>"),
     "magistral": ThoughtFormat(signs=(("[THINK]", "[/THINK]"),), begin="[THINK]", end="[/THINK]"),
     "think": ThoughtFormat(signs=(("</think>",), ("<think>",)), begin="<think>", end="</think>"),

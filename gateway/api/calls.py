@@ -118,16 +118,26 @@ def _elements(text: str, form: AnswerFormat, functions: Functions) -> list[Call]
 def _python_calls(text: str, _: AnswerFormat, __: Functions) -> list[Call] | None:
     if len(text) > MOST_PYTHON:
         return None
-    found = ast.parse(text.strip(), mode="eval").body
+    lines = ast.parse(text.strip()).body
+    found = [line.value for line in lines if isinstance(line, ast.Expr)]
+    if len(found) != len(lines):
+        return None
     calls = []
-    for call in found.elts if isinstance(found, ast.List) else []:
+    for call in found[0].elts if len(found) == 1 and isinstance(found[0], ast.List) else found:
         if not isinstance(call, ast.Call) or call.args:
             return None
-        arguments = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
+        arguments = {word.arg: ast.literal_eval(_Constants().visit(word.value)) for word in call.keywords}
         if None in arguments:
             return None
         calls.append(Call(ast.unparse(call.func), _spelled(arguments)))
     return calls
+
+
+class _Constants(ast.NodeTransformer):
+    """Reads the constants of JSON, too."""
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Constant(json.loads(node.id)) if node.id in CONSTANTS.values() else node
 
 
 def _bare_keys(text: str, _: AnswerFormat, __: Functions) -> list[Call] | None:

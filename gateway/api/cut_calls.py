@@ -35,17 +35,17 @@ def _named_json(text: str, _: AnswerFormat) -> str:
 
 
 def _python(text: str, _: AnswerFormat) -> str:
-    depth = end = 0
+    depth, end, is_list = 0, 0, text.startswith("[")
     for found in _STRING_OR_BRACKET.finditer(text):
         match found[0]:
             case "(" | "[" | "{":
                 depth += 1
             case ")" | "]" | "}":
                 depth -= 1
-                end = found.end() if (depth, found[0]) == (1, ")") else end
+                end = found.end() if (depth, found[0]) == (int(is_list), ")") else end
             case '"' | "'":  # a string without an end
                 break
-    return text[:end] + "]" if end else ""
+    return text[:end] + "]" * is_list if end else ""
 
 
 def _elements(text: str, form: AnswerFormat) -> str:

@@ -126,7 +126,8 @@ def _json_texts(value: object) -> list[str]:
 
 
 def _python_texts(value: object) -> list[str]:
-    return list(dict.fromkeys((repr(value), spelled(value)) if isinstance(value, str) else (repr(value),)))
+    both = isinstance(value, str | bool | None)
+    return list(dict.fromkeys((repr(value), spelled(value)) if both else (repr(value),)))
 
 
 _JSON_PLAIN = r'[^"\\<\x00-\x1f\x7f]'
@@ -150,9 +151,9 @@ PYTHON = Dialect(
     ),
     character=f"({_PYTHON_PLAIN}|{_PYTHON_ESCAPE})",
     plain=_PYTHON_PLAIN,
-    true='"True"',
-    false='"False"',
-    null='"None"',
+    true='"True" | "true"',
+    false='"False" | "false"',
+    null='"None" | "null"',
     quotes="\"'",
 )
 

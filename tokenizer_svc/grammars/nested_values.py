@@ -1,7 +1,7 @@
 """Arguments of calls as MiniMax M3 writes them: members of objects and items of lists are elements, too.
 
 A mark stands before each tag, and so behind each value: a value is written with that mark. What elements
-cannot tell is JSON: objects that list no members, values of any type, and constants.
+cannot tell is JSON: objects that list no members, and values of any type.
 """
 
 import re
@@ -46,7 +46,18 @@ class NestedValues(Values):
         return super().of(schema)
 
     def _constant(self, value: object) -> str:
-        return " | ".join(f"{quoted(each)} {self._mark}" for each in self._dialect.write(value))
+        match value:
+            case [_, *_]:
+                inner = [("item", each) for each in value]
+            case dict() if value and all(ELEMENT.fullmatch(name) for name in value):
+                inner = list(value.items())
+            case _:
+                return " | ".join(f"{quoted(each)} {self._mark}" for each in self._dialect.write(value))
+        elements = (
+            f"{self._mark} {quoted(f'<{name}>')} ({self._constant(each)}) {quoted(f'</{name}>')}"
+            for name, each in inner
+        )
+        return f"{' '.join(elements)} {self._mark}"
 
     def _string(self, schema: Mapping[str, Any]) -> str:
         if not _is_text(schema):
@@ -63,7 +74,8 @@ class NestedValues(Values):
         if high is not None and count(high) < low:
             raise GrammarError("'maxItems' is below 'minItems'")
         item = self._rules.add(self.element("item", schema.get("items", True)))
-        return f"{item}{{{low},{'' if high is None else high}}} {self._mark}"
+        some = f"{item}{{{low},{'' if high is None else high}}}"
+        return f"{some} {self._mark}" if low else f'({some} | "[]") {self._mark}'
 
     def _object(self, schema: Mapping[str, Any]) -> str:
         members = [member for member in self.members(schema) if member[1] is not False]

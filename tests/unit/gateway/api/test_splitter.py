@@ -111,6 +111,38 @@ EXAMPLES = {
         '<｜DSML｜invoke name="clock">\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>',
         [("weather", SIMPLE), ("clock", {})],
     ),
+    "deepseek_v41": (
+        "deepseek_v41",
+        '<｜DSML｜ calls>\n<｜DSML｜ invoke name="weather">\n'
+        f'<｜DSML｜ parameter name="city" string="true">{PLAIN}</｜DSML｜ parameter>\n'
+        '<｜DSML｜ parameter name="days" string="false">3</｜DSML｜ parameter>\n'
+        '<｜DSML｜ parameter name="at" string="false">{"x": [true]}</｜DSML｜ parameter>\n'
+        '</｜DSML｜ invoke>\n<｜DSML｜ invoke name="clock">\n</｜DSML｜ invoke>\n</｜DSML｜ calls>',
+        [("weather", SIMPLE), ("clock", {})],
+    ),
+    "gigachat35": (
+        "gigachat35",
+        '<｜GCML｜tool_calls>\n<｜GCML｜invoke name="weather">\n'
+        f'<｜GCML｜parameter name="city" string="true">{PLAIN}</｜GCML｜parameter>\n'
+        '<｜GCML｜parameter name="days" string="false">3</｜GCML｜parameter>\n'
+        '<｜GCML｜parameter name="at" string="false">{"x": [true]}</｜GCML｜parameter>\n</｜GCML｜invoke>\n'
+        '<｜GCML｜invoke name="clock">\n</｜GCML｜invoke>\n</｜GCML｜tool_calls>',
+        [("weather", SIMPLE), ("clock", {})],
+    ),
+    "longcat": (
+        "longcat",
+        f"<longcat_tool_call>weather\n<longcat_arg_key>city</longcat_arg_key>\n<longcat_arg_value>{PLAIN}"
+        "</longcat_arg_value>\n<longcat_arg_key>days</longcat_arg_key>\n<longcat_arg_value>3"
+        "</longcat_arg_value>\n<longcat_arg_key>at</longcat_arg_key><longcat_arg_value>"
+        '{"x": [true]}</longcat_arg_value>\n</longcat_tool_call>',
+        [("weather", SIMPLE)],
+    ),
+    "longcat_json": ("longcat_json", f"<longcat_tool_call>\n{AS_JSON}\n</longcat_tool_call>", TWO[:1]),
+    "olmo3": (
+        "olmo3",
+        f"<function_calls>\nweather(city={PLAIN!r}, days=3, at={{'x': [true]}})\nclock()\n</function_calls>",
+        [("weather", SIMPLE), ("clock", {})],
+    ),
     "hy3": (
         "hy3",
         "<tool_calls:opensource>\n<tool_call:opensource>weather<tool_sep:opensource>\n"
@@ -341,6 +373,20 @@ def test_a_value_may_be_in_a_section_of_its_own(value, city):
     )
     found = assert_any_cut_is_the_same(form_of("minicpm5"), text)
     assert of(found.calls) == [("weather", {"city": city, "days": 3})]
+
+
+@pytest.mark.parametrize(
+    "text", ["x = 5\nclock()", "clock()\n[clock()]", "clock()\nrocket()", "clock(5)", ""]
+)
+def test_lines_that_are_no_calls(text):
+    text = f"<function_calls>\n{text}\n</function_calls>"
+    assert assert_any_cut_is_the_same(form_of("olmo3"), text) == Pieces(content=text)
+
+
+def test_python_may_have_the_constants_of_json():
+    text = "[weather(city='null', at={'x': [true, None, false]}, days=null)]"
+    (call,) = split(form_of("pythonic"), text).calls
+    assert json.loads(call.arguments) == {"city": "null", "at": {"x": [True, None, False]}, "days": None}
 
 
 def test_what_stands_behind_a_call_makes_it_a_text():

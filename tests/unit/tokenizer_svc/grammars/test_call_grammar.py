@@ -15,6 +15,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from gateway.api.calls import functions_of
 from gateway.api.splitter import Pieces, Splitter
 from ops.model_directory.grammars import GrammarError, Vocabulary
+from proto.tokenizer_pb2 import PYTHON_CALLS
 from tests.unit.gateway.api.test_splitter import SAID, form_of, thoughts_of
 from tokenizer_svc.call_table import CALLS
 from tokenizer_svc.formats import ThoughtRules
@@ -143,6 +144,11 @@ CLOSING = [
     "</param>",
     "]]></param>",
     "<|close|>argument<|sep|>",
+    "</｜DSML｜ parameter>\n",
+    "</｜DSML｜ invoke>\n",
+    "</｜GCML｜parameter>\n",
+    "</｜GCML｜invoke>\n",
+    "</longcat_arg_value>\n",
     "</atem:parameter>\n",
     "]<]minimax[>[</a>",
     *MARKS,
@@ -489,7 +495,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize("called", NAMES)
-@pytest.mark.parametrize("name", [name for name in CALLS if name not in ("lfm2", "pythonic")])
+@pytest.mark.parametrize("name", [name for name in CALLS if CALLS[name].syntax != PYTHON_CALLS])
 def test_a_name_may_have_other_characters(model: Model, name: str, called: str) -> None:
     """Whatever the grammar spells is read as a call of this function."""
     before = ThoughtRules(thoughts_of(name, ""), model.special)
