@@ -226,6 +226,8 @@ def _environment() -> ImmutableSandboxedEnvironment:
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _GenerationBlock]
     )
     environment.filters["tojson"] = _tojson
+    # jinja2's own makes a text that escapes for HTML what is added to it, as Functionary's template does.
+    environment.filters["safe"] = str
     environment.globals |= {
         "raise_exception": _raise_exception,
         "strftime_now": _strftime_now,

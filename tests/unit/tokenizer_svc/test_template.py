@@ -164,6 +164,13 @@ def test_nothing_gets_out_of_the_sandbox(source: str) -> None:
     assert caught.value.param == "messages"
 
 
+def test_what_is_added_to_a_safe_text_is_not_escaped() -> None:
+    template = ChatTemplate("{{ 'Use '|safe + messages[0]|tojson + '<b>' }}", {})
+    assert template.render([{"role": "user", "content": "a < b"}]) == (
+        'Use {"role": "user", "content": "a < b"}<b>'
+    )
+
+
 def test_a_conversation_is_data(byte_level: TextModel, encode_chat: Any) -> None:
     text = byte_level.tokenizer.decode(encode_chat(byte_level, CHAT[1:2]), skip_special_tokens=False)
     assert text == "<s>[user] Grüße {{ 7 * 7 }} {% raw %}\n[assistant]"
