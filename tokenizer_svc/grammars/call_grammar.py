@@ -94,7 +94,8 @@ class _Grammar:
         begins = tuple({*self._begins(), mark} - {""})
         if thoughts is not None and thoughts.message:
             # Each message has a head of its own.
-            return self._rules.add(f"{self._written(mark)} {ending} | {texts.said(texts.without(begins))}")
+            text = texts.without({*begins, thoughts.end} - {""})
+            return self._rules.add(f"{self._written(mark)} {ending} | {texts.said(text)}")
         # What begins like a thought is one: as a text it could hide the beginning of a call.
         text = ANY if thoughts is None else f"{ANY} & ~(/[{SPACE}]*/ {quoted(thoughts.begin)} {ANY})"
         if not mark:
@@ -108,9 +109,14 @@ class _Grammar:
         """A call of the function. `text`: how the format writes a call, or the rest of it."""
         name = quoted(self._name(function.name))
         arguments = self._input(function) if function.syntax else self._arguments(function)
-        places = {"name": [name], "recipient": [name], "arguments": [arguments]}
-        places |= {"number": [_DIGITS], "id": [_IDENTIFIER]}
-        return self._rules.add(self._written(text, places))
+        places = {"name": [name], "arguments": [arguments], "number": [_DIGITS], "id": [_IDENTIFIER]}
+        before, recipient, rest = text.partition("$recipient")
+        if not recipient:
+            return self._rules.add(self._written(text, places))
+        # One literal: heads of other messages begin like this one, and the library takes the longest.
+        *parts, last = self._texts.literals(before)
+        head = (*parts, quoted(json.loads(last) + function.name))
+        return self._rules.add(f"{' '.join(head)} {self._written(rest, places)}")
 
     def _name(self, name: str) -> str:
         if self._format.syntax == PYTHON_CALLS:

@@ -480,6 +480,27 @@ def test_null_is_an_absent_keyword_of_a_function(model: Model, properties: Any) 
     assert model.takes(rules, '[{"name": "f", "arguments": {"a": 1}}]') is (properties is None)
 
 
+@pytest.mark.parametrize("name", ["muse_glimmer", "functionary32", "harmony"])
+def test_a_name_may_begin_like_what_stands_before_texts_and_thoughts(model: Model, name: str) -> None:
+    calls = {
+        "muse_glimmer": ' to={0}<|message|><atem:function_calls>\n<atem:invoke name="{0}">\n</atem:invoke>\n'
+        "</atem:function_calls>",
+        "functionary32": "{0}\n{{}}",
+        "harmony": "<|channel|>commentary to=functions.{0} <|constrain|>json<|message|>{{}}",
+    }
+    head, between = SAID[name]
+    for called in ("search", "use_it", "selfie", "users", "all_of_it", "al", "final"):
+        call = calls[name].format(called)
+        function = Function(called, None)
+        for required in (False, True):
+            rules = CallRules([function], name, ThoughtRules(name, model.special), required)
+            assert model.takes(rules, call), call
+            if between:
+                assert model.takes(rules, f"{head}Hm.{between}{call}"), call
+            (found,) = split(rules, call).calls
+            assert found.name == called
+
+
 NAMES = [
     "mcp/get",
     "a:b",
