@@ -39,7 +39,7 @@ MARKS = sorted(
         if mark and " " not in mark and mark.startswith("<") and "<|sep|>" not in mark
     }
     | {"<|channel|>", "<|start|>", "<|end|>", "[TOOL_CALLS]", "[ARGS]", "<|channel>", "<channel|>"}
-    | {"<|open|>", "<|close|>", "<|sep|>", "<|eom|>", "]<]minimax[>["}
+    | {"<|open|>", "<|close|>", "<|sep|>", "<|eom|>", "]<]minimax[>[", ">>>"}
     | {"<tool_sep:opensource>", "<|tool_call:name|>", "<|tool_call:args|>"}
     | {f"<{each}:opensource>" for each in ("arg_key", "/arg_key", "arg_value", "/arg_value")}
 )
@@ -312,8 +312,8 @@ def test_an_answer_has_calls_or_a_text_in_its_own_shape(model: Model, name: str)
     assert not model.takes(rules, text.replace("7", '"7"'))
     assert not model.takes(rules, text.replace(said, "Let me see."))
     calls = replace(rules, text_schema="", required=True)
-    spelled = next(text for seed in range(SEEDS) if (text := walk(model, calls, seed)) is not None)
-    assert model.takes(rules, spelled)
+    walks = filter(None, (walk(model, calls, seed) for seed in range(SEEDS)))
+    assert model.takes(rules, next(each for each in walks if not split(calls, each).content))
 
 
 def test_a_thought_comes_before_an_answer_in_its_own_shape(model: Model) -> None:
