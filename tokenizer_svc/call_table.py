@@ -12,11 +12,22 @@ _DEEPSEEK = {
     "first": "<｜tool▁calls▁begin｜>",
     "last": "<｜tool▁calls▁end｜>",
 }
-_DSML = {
-    "call": '<｜DSML｜invoke name="$name">\n$arguments</｜DSML｜invoke>\n',
-    "argument": '<｜DSML｜parameter name="$key" string="$text">$value</｜DSML｜parameter>\n',
-}
 _JSON = '{"name": "$name", "arguments": $arguments}'
+
+
+def _marked(*signs: str, mark: str, calls: str) -> CallFormat:
+    """DeepSeek's elements. `mark`: stands in every tag. `calls`: the element around all calls."""
+    return CallFormat(
+        signs=(signs,),
+        syntax=ELEMENTS,
+        begin=(f"<{mark}{calls}>",),
+        end=f"</{mark}{calls}>",
+        call=f'<{mark}invoke name="$name">\n$arguments</{mark}invoke>\n',
+        argument=f'<{mark}parameter name="$key" string="$text">$value</{mark}parameter>\n',
+        first=f"<{mark}{calls}>\n",
+        last=f"</{mark}{calls}>",
+    )
+
 
 # The first format whose signs a template has is the model's. So the one with more signs stands first.
 CALLS: Mapping[str, CallFormat] = {
@@ -99,34 +110,9 @@ CALLS: Mapping[str, CallFormat] = {
         call="<｜tool▁call▁begin｜>$name<｜tool▁sep｜>$arguments<｜tool▁call▁end｜>",
         **_DEEPSEEK,  # type: ignore[arg-type]
     ),
-    "deepseek_v41": CallFormat(
-        signs=(("｜DSML｜", " calls>"),),
-        syntax=ELEMENTS,
-        begin=("<｜DSML｜ calls>",),
-        end="</｜DSML｜ calls>",
-        call='<｜DSML｜ invoke name="$name">\n$arguments</｜DSML｜ invoke>\n',
-        argument='<｜DSML｜ parameter name="$key" string="$text">$value</｜DSML｜ parameter>\n',
-        first="<｜DSML｜ calls>\n",
-        last="</｜DSML｜ calls>",
-    ),
-    "deepseek_v32": CallFormat(
-        signs=(("｜DSML｜", "function_calls"),),
-        syntax=ELEMENTS,
-        begin=("<｜DSML｜function_calls>",),
-        end="</｜DSML｜function_calls>",
-        first="<｜DSML｜function_calls>\n",
-        last="</｜DSML｜function_calls>",
-        **_DSML,  # type: ignore[arg-type]
-    ),
-    "deepseek_v4": CallFormat(
-        signs=(("｜DSML｜", "tool_calls"),),
-        syntax=ELEMENTS,
-        begin=("<｜DSML｜tool_calls>",),
-        end="</｜DSML｜tool_calls>",
-        first="<｜DSML｜tool_calls>\n",
-        last="</｜DSML｜tool_calls>",
-        **_DSML,  # type: ignore[arg-type]
-    ),
+    "deepseek_v41": _marked("｜DSML｜", " calls>", mark="｜DSML｜ ", calls="calls"),
+    "deepseek_v32": _marked("｜DSML｜", "function_calls", mark="｜DSML｜", calls="function_calls"),
+    "deepseek_v4": _marked("｜DSML｜", "tool_calls", mark="｜DSML｜", calls="tool_calls"),
     "minimax_m2": CallFormat(
         signs=(("<minimax:tool_call>",),),
         syntax=ELEMENTS,
@@ -207,16 +193,7 @@ CALLS: Mapping[str, CallFormat] = {
         call=f"<|function_call|>{_JSON}",
         between=None,
     ),
-    "gigachat35": CallFormat(
-        signs=(("｜GCML｜",),),
-        syntax=ELEMENTS,
-        begin=("<｜GCML｜tool_calls>",),
-        end="</｜GCML｜tool_calls>",
-        call='<｜GCML｜invoke name="$name">\n$arguments</｜GCML｜invoke>\n',
-        argument='<｜GCML｜parameter name="$key" string="$text">$value</｜GCML｜parameter>\n',
-        first="<｜GCML｜tool_calls>\n",
-        last="</｜GCML｜tool_calls>",
-    ),
+    "gigachat35": _marked("｜GCML｜", mark="｜GCML｜", calls="tool_calls"),
     "longcat": CallFormat(
         signs=(("<longcat_tool_call>", "<longcat_arg_key>"),),
         syntax=ELEMENTS,

@@ -25,6 +25,7 @@ from tokenizer_svc.grammars.lark_reader import Source
 from tokenizer_svc.grammars.nested_values import ELEMENT, NestedValues
 from tokenizer_svc.grammars.schema_limits import bounded, followed, with_required
 from tokenizer_svc.grammars.thought_grammar import ANY, SPACE, Texts
+from tokenizer_svc.grammars.types_apart import apart
 
 WHITESPACE = r"( |\n[ ]{0,40})?"
 """Between the parts of JSON: nothing, a space, or a new line that is indented. Without a bound a small model
@@ -225,7 +226,7 @@ class _Grammar:
     def _element(self, name: str, schema: Any, values: Values) -> str:
         if "$type" not in self._format.argument:
             return self._typed(name, schema, "", values)
-        return " | ".join(self._typed(name, each, kind, values) for kind, each in values.apart(schema))
+        return " | ".join(self._typed(name, each, kind, values) for kind, each in apart(schema, values))
 
     def _typed(self, name: str, schema: Any, kind: str, values: Values) -> str:
         """An element whose value is of one type, if that is written."""

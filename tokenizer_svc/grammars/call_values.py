@@ -37,7 +37,7 @@ ANNOTATIONS = frozenset(
 """Keywords that say nothing about which values are valid."""
 _BOUNDS = frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"))
 _TEXT = frozenset(("minLength", "maxLength", "pattern", "format"))
-_OF_TYPE: Mapping[str, frozenset[str]] = {
+OF_TYPE: Mapping[str, frozenset[str]] = {
     "string": _TEXT,
     "integer": _BOUNDS,
     "number": _BOUNDS,
@@ -48,18 +48,6 @@ _OF_TYPE: Mapping[str, frozenset[str]] = {
 }
 """Keywords that are followed, by the type of value that they concern."""
 _OTHERS = frozenset(("type", "enum", "const", "anyOf", "oneOf", "$ref"))
-
-_KINDS: Mapping[type, str] = {
-    str: "string",
-    bool: "boolean",
-    int: "number",
-    float: "number",
-    type(None): "null",
-    list: "array",
-    dict: "object",
-}
-MOST_REFERENCES = 16
-"""From one schema to another, until the types of values are known."""
 
 # A number fits into a float, so that what is read can be written again.
 INTEGER = r"/-?(0|[1-9][0-9]{0,17})/"
@@ -173,15 +161,15 @@ class Values:
             return self._any()
         if not isinstance(schema, dict):
             raise GrammarError("no value is valid" if schema is False else "a schema must be an object")
-        self.check(schema, _OTHERS.union(*_OF_TYPE.values()))
+        self.check(schema, _OTHERS.union(*OF_TYPE.values()))
         if "$ref" in schema:
             return self._reference(schema["$ref"])
         for name in ("anyOf", "oneOf"):
             if name in schema:
                 # Which one a value follows does not matter: it is written, not validated.
-                return self._rules.add(" | ".join(self.of(each) for each in _list(schema, name)))
+                return self._rules.add(" | ".join(self.of(each) for each in listed(schema, name)))
         if "const" in schema or "enum" in schema:
-            values = [schema["const"]] if "const" in schema else _list(schema, "enum")
+            values = [schema["const"]] if "const" in schema else listed(schema, "enum")
             return self._rules.add(" | ".join(map(self._constant, values)))
         return self._of_types(schema)
 
@@ -218,18 +206,6 @@ class Values:
         properties = properties | {name: other for name in required if name not in properties}
         return [(name, each, name in required) for name, each in properties.items()]
 
-    def apart(self, schema: Schema) -> list[tuple[str, Schema]]:
-        """The schema in parts, of which each has values of one type, with the name of the type."""
-        return [pair for each in self._choices(schema, MOST_REFERENCES) for pair in _by_type(each)]
-
-    def _choices(self, schema: Schema, left: int) -> list[Schema]:
-        match schema:
-            case {"$ref": str(pointer)} if left:
-                return self._choices(self.resolved(pointer), left - 1)
-            case {"anyOf": list(choices)} | {"oneOf": list(choices)} if left:
-                return [part for each in choices for part in self._choices(each, left - 1)]
-        return [schema]
-
     def separated(self, items: list[tuple[str, bool]], between: str, further: str = "") -> str:
         """Items in their order. Each has its rule, and whether it must be there.
 
@@ -265,7 +241,7 @@ class Values:
         return found
 
     def _of_types(self, schema: Mapping[str, Any]) -> str:
-        kinds = schema.get("type", [kind for kind, words in _OF_TYPE.items() if words & schema.keys()])
+        kinds = schema.get("type", [kind for kind, words in OF_TYPE.items() if words & schema.keys()])
         if not kinds:
             return self._any()
         makers: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
@@ -367,22 +343,8 @@ class Values:
         return self._anything
 
 
-def _by_type(schema: Schema) -> list[tuple[str, Schema]]:
-    if schema is True:
-        schema = {}
-    if not isinstance(schema, dict):
-        raise GrammarError("no value is valid" if schema is False else "a schema must be an object")
-    if "const" in schema or "enum" in schema:
-        found: dict[str, list[object]] = {}
-        for value in [schema["const"]] if "const" in schema else _list(schema, "enum"):
-            found.setdefault(_KINDS[type(value)], []).append(value)
-        return [(kind, {"type": kind, "enum": values}) for kind, values in found.items()]
-    named = schema.get("type", [kind for kind, words in _OF_TYPE.items() if words & schema.keys()])
-    kinds = [named] if isinstance(named, str) else named or dict.fromkeys(_KINDS.values())
-    return [("number" if kind == "integer" else kind, {**schema, "type": kind}) for kind in kinds]
-
-
-def _list(schema: Mapping[str, Any], name: str) -> list[Any]:
+def listed(schema: Mapping[str, Any], name: str) -> list[Any]:
+    """A keyword whose value is a list. Raises `GrammarError` for another one."""
     value = schema[name]
     if not isinstance(value, list) or not value:
         raise GrammarError(f"'{name}' must be a list that is not empty")

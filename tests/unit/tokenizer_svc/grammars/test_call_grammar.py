@@ -501,6 +501,39 @@ def test_a_name_may_begin_like_what_stands_before_texts_and_thoughts(model: Mode
             assert found.name == called
 
 
+@pytest.mark.parametrize(
+    ("schema", "told", "written", "taken"),
+    [
+        ({"type": "string"}, "string", "x", True),
+        ({"type": "string"}, "number", "5", False),
+        ({"type": "integer"}, "number", "5", True),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "string", "x", True),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "null", "null", True),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "null", "x", False),
+        ({"type": ["integer", "array"], "items": {}}, "array", "[1]", True),
+        ({"$ref": "#/$defs/text"}, "string", "x", True),
+        ({"enum": ["x", 5]}, "string", "x", True),
+        ({"enum": ["x", 5]}, "number", "5", True),
+        ({"enum": ["x", 5]}, "string", "5", False),
+        ({}, "object", '{"b": 1}', True),
+        ({}, "string", "x", True),
+    ],
+)
+def test_a_format_may_tell_the_type_of_a_value(
+    model: Model, schema: Any, told: str, written: str, taken: bool
+) -> None:
+    parameters = {"properties": {"a": schema}, "$defs": {"text": {"type": "string"}}}
+    before = ThoughtRules("kimi_k3", model.special)
+    rules = CallRules([Function("f", parameters)], "kimi_k3", before, required=True)
+    call = (
+        '<|close|>response<|sep|><|open|>tools<|sep|><|open|>call tool="f" index="1"<|sep|>'
+        f'<|open|>argument key="a" type="{told}"<|sep|>{written}<|close|>argument<|sep|>'
+        "<|close|>call<|sep|><|close|>tools<|sep|>"
+    )
+    assert model.takes(rules, call) is taken
+    assert model.takes(rules, f"<|open|>response<|sep|>{call}") is taken
+
+
 NAMES = [
     "mcp/get",
     "a:b",
