@@ -286,6 +286,25 @@ def test_a_scheduler_records_where_it_may_write() -> None:
 
 
 @needs_helm
+def test_a_volume_has_one_source(made: list[Manifest]) -> None:
+    for _, pod, _ in containers(made):
+        assert [one for one in pod["volumes"] if len(one) != 2] == []
+
+
+@needs_helm
+def test_a_volume_of_a_model_takes_the_place_of_the_default() -> None:
+    shared, own = {"persistentVolumeClaim": {"claimName": "shared"}}, {"nfs": {"server": "s", "path": "/"}}
+    defaults = {"hubCache": shared, "volume": shared, "scheduler": {"recordings": shared}}
+    given = {"hubCache": own, "volume": own, "scheduler": {"recordings": own}}
+    made = rendered({"defaults": defaults, "models": [MODEL | given, MODEL | {"name": "b"}]})
+    for one in of_kind(made, "Deployment"):
+        wanted = own if one["metadata"]["labels"].get("quire/model") == "a" else shared
+        for volume in pod_of(one)["volumes"]:
+            if (name := volume.pop("name")) in ("hub", "model", "recordings"):
+                assert volume == wanted, name
+
+
+@needs_helm
 def test_gpus_are_asked_for_and_ranks_match() -> None:
     made = rendered(chart.values(ROOT / "ops/helm/sizes/large.yaml"))
     (worker,) = [container for name, _, container in containers(made) if name == "worker"]
