@@ -139,7 +139,8 @@ class Engine:
             recording = scheduler.tape.take().recording()
             recording.reason = reason
             recording.worker.CopyFrom(scheduler.tape.worker)
-            log.warning("recorded: %s, because %s", self._recordings.save(recording), reason)
+            path = self._recordings.save(recording, len(self.links))
+            log.warning("recorded: %s, because %s", path, reason)
         except Exception:
             log.exception("the recording could not be written")
 

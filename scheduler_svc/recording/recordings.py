@@ -1,6 +1,5 @@
 """The directory of recordings: the newest few, readable by their owner alone."""
 
-import contextlib
 import gzip
 import os
 import time
@@ -11,7 +10,7 @@ from pathlib import Path
 from proto.recording_pb2 import Recording
 
 KEPT = 8
-"""Files that are kept, the newest ones."""
+"""Files that are kept at least, the newest ones."""
 SUFFIX = ".quire"
 _FAST = 1
 
@@ -22,9 +21,14 @@ class Recordings:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._numbers = count(1)
+        self._written: list[Path] = []
+        """In this order, which is not that of their names if the clock was set back."""
 
-    def save(self, recording: Recording) -> Path:
-        """Write a recording, whole or not at all, and drop the oldest. Raises `OSError`."""
+    def save(self, recording: Recording, workers: int = 1) -> Path:
+        """Write a recording, whole or not at all, and drop the oldest. Raises `OSError`.
+
+        `workers`: number of workers that may be recorded at once.
+        """
         recording.version, recording.ended = running_version(), time.time()
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         moment = time.strftime("%Y%m%dT%H%M%S", time.gmtime(recording.ended))
@@ -39,9 +43,11 @@ class Recordings:
         except OSError:
             unfinished.unlink(missing_ok=True)
             raise
-        for old in sorted(self._directory.glob(f"*{SUFFIX}"))[:-KEPT]:
-            with contextlib.suppress(FileNotFoundError):  # another scheduler has dropped it
-                old.unlink()
+        there = set(self._directory.glob(f"*{SUFFIX}"))
+        self._written = [each for each in (*self._written, path) if each in there]
+        oldest_first = [*sorted(there.difference(self._written)), *self._written]
+        for old in oldest_first[: -max(KEPT, workers)]:
+            old.unlink(missing_ok=True)  # another scheduler may have dropped it
         return path
 
 

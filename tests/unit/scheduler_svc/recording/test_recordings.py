@@ -36,6 +36,22 @@ def test_the_newest_are_kept(tmp_path: Path) -> None:
     assert not (tmp_path / "20200101T000000-1-000001.quire").exists()
 
 
+def test_each_worker_s_is_kept(tmp_path: Path) -> None:
+    recordings = Recordings(tmp_path)
+    paths = [recordings.save(Recording(), workers=KEPT + 4) for _ in range(2 * (KEPT + 4))]
+    assert set(tmp_path.glob("*.quire")) == set(paths[KEPT + 4 :])
+
+
+def test_the_newest_are_kept_when_the_clock_was_set_back(tmp_path: Path) -> None:
+    for number in range(KEPT):
+        (tmp_path / f"20990101T000000-1-{number:06}.quire").touch()
+    recordings = Recordings(tmp_path)
+    paths = [recordings.save(Recording()) for _ in range(3)]
+    left = sorted(tmp_path.glob("*.quire"))
+    assert len(left) == KEPT
+    assert set(paths) <= set(left)
+
+
 def test_nothing_is_left_of_what_could_not_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
