@@ -9,6 +9,10 @@ a tenant gains nothing over other tenants by having many users.
 
 Prompt tokens are counted as in start-time fair queueing (Goyal, Vin and Cheng 1996). The member with the
 lowest start tag comes next. A member that asked for nothing for a while cannot claim that share later.
+
+A member whose requests have all ended leaves. What it has had more than others still counts if it comes back
+soon: who asks for one thing after the other gains nothing over those who ask for all at once. What members
+had long ago counts no more: slots that nobody else wanted then are no reason to wait now.
 """
 
 from collections.abc import Container
@@ -20,6 +24,7 @@ class Account:
     __slots__ = (
         "_finish_tag",
         "_offset",
+        "left",
         "members",
         "name",
         "number",
@@ -37,6 +42,8 @@ class Account:
         self.number = number
         self.members: dict[str, Account] = {}
         """Users of a tenant, or all tenants, that have requests."""
+        self.left: dict[str, Account] = {}
+        """Those that have none any more, and have had more than a new one would count as."""
         self.requests = 0
         """Number of a user's requests that have not ended."""
         self.searches = 0
@@ -65,9 +72,28 @@ class Account:
         return self._offset + self.slots * step
 
     def level(self, new: Container["Account"], step: int) -> None:
-        """Let a new account count as served as little as any member that is not `new`, and no less."""
+        """Let an account that has come count as served no less than the least of those that are not `new`."""
         others = (each.served(step) for each in self.owner.members.values() if each not in new)
-        self._offset = min(others, default=0)
+        self._offset = max(self._offset, min(others, default=0))
+
+    def leave(self) -> None:
+        """Take note that its last request has ended."""
+        del self.owner.members[self.name]
+        self.owner.left[self.name] = self
+
+    def forget(self, step: int, turn: int) -> None:
+        """Let no member count as served more than two turns longer than the least, of `turn` steps for each
+        slot that one has at most; and forget those that have left, if they count as new ones would."""
+        members = list(self.members.values())
+        least = min((each.served(step) for each in members), default=0)
+        most = least + 2 * turn * (1 + max((each.slots for each in members), default=0))
+        for each in (*members, *self.left.values()):
+            each._offset -= max(0, each.served(step) - most)
+        self.left = {
+            each.name: each
+            for each in self.left.values()
+            if members and (each.served(step) > least or each._finish_tag > self.virtual_time)
+        }
 
     def take_slots(self, count: int, step: int) -> None:
         """Take note that it has `count` slots more from step number `step` on; fewer, if negative."""

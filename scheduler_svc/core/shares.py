@@ -42,8 +42,8 @@ class Shares:
 
     def __init__(self, step_tokens: int) -> None:
         """`step_tokens`: tokens that a step may compute."""
-        self.step = 0
-        """Number of the step that is being planned, or was planned last."""
+        self.step = self._forgot = 0
+        """Number of the step that is being planned, or was planned last; and that of the last `forget`."""
         self.contended = False
         """Whether more than one user has requests."""
         self._step_tokens = step_tokens
@@ -62,6 +62,10 @@ class Shares:
             for account in self._new:
                 account.level(self._new, step)
             self._new.clear()
+        if step - self._forgot >= TURN:
+            self._forgot = step
+            for account in (self._tenants, *self._tenants.members.values(), *self._tenants.left.values()):
+                account.forget(step, TURN)
 
     def enter(self, group: SequenceGroup) -> None:
         """Take note of a request that this worker gets."""
@@ -80,10 +84,9 @@ class Shares:
         user.requests -= 1
         user.searches -= group.request.beams is not None
         if not user.requests:
-            tenant = user.owner
-            del tenant.members[user.name]
-            if not tenant.members:
-                del self._tenants.members[tenant.name]
+            user.leave()
+            if not user.owner.members:
+                user.owner.leave()
             self._users -= 1
             self.contended = self._users > 1
 
@@ -189,7 +192,9 @@ class Shares:
         account = parent.members.get(name)
         if account is None:
             self._opened += 1
-            account = parent.members[name] = Account(name, parent, self._opened)
+            account = parent.left.pop(name, None) or Account(name, parent)
+            account.number = self._opened
+            parent.members[name] = account
             self._new[account] = None
         return account
 

@@ -34,9 +34,52 @@ def test_a_new_member_counts_as_served_as_little_as_any() -> None:
     for each in new:
         each.level(new, 50)
     assert [each.served(60) for each in new] == [50, 50]
-    parent.members = {each.name: each for each in new}
-    new[0].level(new, 70)
-    assert new[0].served(70) == 0, "as the first of all"
+    first = Account("first", parent)
+    parent.members = {each.name: each for each in (first, *new)}
+    first.level([first, *new], 70)
+    assert first.served(70) == 0, "as the first of all"
+
+
+def test_what_was_had_before_leaving_counts_until_others_have_had_as_much() -> None:
+    parent = Account()
+    for name in ("stays", "goes"):
+        parent.members[name] = Account(name, parent)
+    stays, goes = parent.members.values()
+    for each in (stays, goes):
+        each.take_slots(1, 0)
+    goes.charge(500)
+    stays.take_slots(-1, 10)
+    goes.take_slots(-1, 40)
+    goes.leave()
+    assert (parent.members, parent.left) == ({"stays": stays}, {"goes": goes})
+    goes.level([goes], 40)
+    assert (goes.served(40), stays.served(40), goes.start_tag) == (40, 10, 500)
+    stays.take_slots(1, 40)
+    parent.forget(60, 32)
+    assert parent.left == {"goes": goes}
+    stays.charge(100)
+    stays.charge(500)
+    parent.forget(80, 32)
+    assert parent.left == {"goes": goes}, "its prompts count"
+    stays.charge(1)
+    parent.forget(80, 32)
+    assert parent.left == {}
+
+
+def test_what_was_had_long_ago_is_forgotten() -> None:
+    parent = Account()
+    for name in ("little", "much"):
+        parent.members[name] = Account(name, parent)
+    little, much = parent.members.values()
+    little.take_slots(1, 0)
+    much.take_slots(7, 0)
+    parent.forget(100, 32)
+    assert (little.served(100), much.served(100)) == (100, 100 + 2 * 32 * 8)
+    parent.forget(1000, 32)
+    assert (little.served(1000), much.served(1000)) == (1000, 1000 + 2 * 32 * 8)
+    much.take_slots(-7, 1000)
+    parent.forget(1000, 32)
+    assert much.served(1000) == 1000 + 2 * 32 * 2
 
 
 def test_prompts_take_turns_by_their_tokens() -> None:

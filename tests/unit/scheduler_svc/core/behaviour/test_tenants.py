@@ -309,6 +309,54 @@ def test_a_tenant_that_paused_cannot_claim_what_it_did_not_use(fake: SimpleNames
 
 
 @every_policy
+def test_who_asks_for_one_prompt_after_the_other_has_no_more_of_the_steps(
+    fake: SimpleNamespace, policy: str
+) -> None:
+    crowd = Crowd(fake, policy)
+    for tenant in ("one", "two"):
+        crowd.ask(tenant, prompt=500, times=300, max_tokens=4)
+    crowd.step(10)
+    crowd.prompts.clear()
+    steady: list[SequenceGroup] = []
+    for _ in range(200):
+        if not any(group.unfinished for group in steady):
+            steady = crowd.ask("steady", prompt=500, max_tokens=1, **URGENT)
+        crowd.step()
+    assert crowd.prompts["steady"] / crowd.prompts.total() < 0.4
+
+
+@pytest.mark.parametrize("tokens", [8, TURN + 1])
+def test_who_asks_for_one_answer_after_the_other_has_no_more_of_the_slots(
+    fake: SimpleNamespace, tokens: int
+) -> None:
+    crowd = Crowd(fake, "fcfs", max_slots=8)
+    for number in range(31):
+        crowd.ask(str(number), rolling=True, max_tokens=0)
+    crowd.step(500)
+    crowd.rows.clear()
+    steady: list[SequenceGroup] = []
+    for _ in range(1500):
+        if not any(group.unfinished for group in steady):
+            steady = crowd.ask("steady", max_tokens=tokens)
+        crowd.step()
+    assert crowd.rows["steady"] / crowd.rows.total() < 1.2 / 32
+
+
+@every_policy
+def test_slots_that_nobody_else_wanted_are_no_reason_to_wait(fake: SimpleNamespace, policy: str) -> None:
+    crowd = Crowd(fake, policy, max_slots=8)
+    crowd.ask("little", rolling=True, max_tokens=0)
+    crowd.ask("much", times=16, rolling=True, max_tokens=0)
+    crowd.step(1500)
+    for number in range(20):
+        crowd.ask(str(number), rolling=True, max_tokens=0)
+    crowd.step(10 * TURN)
+    crowd.rows.clear()
+    crowd.step(1000)
+    assert crowd.rows["much"] / crowd.rows.total() == pytest.approx(1 / 22, abs=0.02)
+
+
+@every_policy
 def test_alone_a_tenant_gets_everything_and_nobody_makes_way(fake: SimpleNamespace, policy: str) -> None:
     crowd = Crowd(fake, policy)
     crowd.ask("alone", n=64, rolling=True, max_tokens=0)
