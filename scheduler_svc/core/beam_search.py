@@ -86,22 +86,19 @@ class Search:
         do not end it.
         """
         width, length = self._ask.width, len(outputs[0]) + 1
-        ranked = nlargest(
-            width * (1 + len(self._stop_tokens)),
-            (
-                (score + logprob, -beam, -token)
-                for beam, (score, some) in enumerate(zip(self._scores, candidates, strict=True))
-                for token, logprob in some
-            ),
-        )
+        every = [
+            (score + logprob, -beam, -token)
+            for beam, (score, some) in enumerate(zip(self._scores, candidates, strict=True))
+            for token, logprob in some
+        ]
         last = length == self._most
-        for score, beam, token in ranked[:width]:
+        for score, beam, token in nlargest(width, every):
             if last or -token in self._stop_tokens:
                 self._found += 1
                 output = outputs[-beam] + array("i", (-token,))
                 self._answers.append(Hypothesis(self._normalized(score, length), -self._found, output))
         self._answers = nlargest(width, self._answers)
-        going = [each for each in ranked if -each[2] not in self._stop_tokens][:width]
+        going = nlargest(width, (each for each in every if -each[2] not in self._stop_tokens))
         self.over = last or not self._can_improve(going[0][0], length)
         if self.over:
             return []

@@ -28,6 +28,9 @@ Pairs = list[tuple[int, int]]
 
 MOST_NEW_BYTES = 2**20
 """Of the sequences to which one step gives slots, the last not counted: a plan is a message."""
+MOST_NEW_NAMES = 4096
+"""Names of blocks that one step makes for sequences that wait, those of the last not counted. To make these
+takes 25 ms, for which every other request waits."""
 
 
 @dataclass(slots=True)
@@ -44,6 +47,8 @@ class StepBuilder:
     """Alternatives that the step reports, and numbers of vectors, see `alternatives.py`."""
     new_bytes: int = 0
     """Size of `new_slots`, and of the grammars of the sequences in them."""
+    new_names: int = 0
+    """Names of blocks that were made for sequences that wait."""
     seated: set[Sequence] = field(default_factory=set)
     """Sequences with a new slot, and those from which others fork: none may lose its slot in this step."""
     embedded: list[int] = field(default_factory=list)
@@ -79,6 +84,11 @@ class StepBuilder:
     def may_seat(self) -> bool:
         """Whether the plan has room for another new slot."""
         return self.new_bytes <= MOST_NEW_BYTES
+
+    @property
+    def may_name(self) -> bool:
+        """Whether the plan may look at another sequence that waits."""
+        return self.new_names <= MOST_NEW_NAMES
 
     def seat(self, new: NewSlot) -> None:
         """A slot holds a new sequence."""

@@ -17,13 +17,15 @@ def admit(state: SchedulerState, step: StepBuilder, older_than: tuple[float, ...
     A sequence whose prefix another one computes now is passed over; see `unfinished.py`.
     """
     batch, limits, waiting = state.batch, state.limits, state.waiting
-    while step.budget and batch.free_slots and step.may_seat:
+    while step.budget and batch.free_slots and step.may_seat and step.may_name:
         candidate = waiting.peek()
         if candidate is None or (older_than is not None and state.shares.urgency(candidate) > older_than):
             return
         if limits.bidirectional and not embeddings.fits(step, limits, candidate):  # no text is cut
             return
+        before = len(candidate.chain)
         hits, most, named = _cached_prefix(state, candidate)
+        step.new_names += len(candidate.chain) - before
         if state.unfinished.defer(candidate, len(hits), most):
             waiting.pop()
             continue

@@ -72,3 +72,30 @@ def test_early_stopping_decides_when_it_is_over() -> None:
         _, rounds[stopping] = found(search, next_of, 1)
     assert rounds[EarlyStopping.FIRST] < rounds[EarlyStopping.NEVER] == 4
     assert rounds[EarlyStopping.FIRST] <= rounds[EarlyStopping.HEURISTIC] <= rounds[EarlyStopping.NEVER]
+
+
+class Counted(float):
+    """A log probability that counts how often scores are compared."""
+
+    times = 0
+
+    def __add__(self, other: float) -> "Counted":
+        return Counted(float(self) + float(other))
+
+    __radd__ = __add__
+
+    def __eq__(self, other: object) -> bool:
+        Counted.times += 1
+        return float.__eq__(self, other)
+
+    __hash__ = float.__hash__
+
+
+def test_many_stop_tokens_do_not_make_rounds_long() -> None:
+    random, width, stops = Random(1), 32, 128
+    search = Search(BeamSearch(width, 1.0, EarlyStopping.NEVER), frozenset(range(stops)), 9)
+    scored = [[Candidate(token, Counted(-random.random())) for token in range(width + stops)]] * width
+    search.advance([array("i")], scored[:1])
+    Counted.times = 0
+    search.advance([array("i", [0])] * width, scored)
+    assert Counted.times < 4 * width * (width + stops)

@@ -1,6 +1,7 @@
 """Admissions: in order, with what is cached, while there is room."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -62,6 +63,24 @@ def test_a_long_prompt_is_named_in_steps_and_still_computed_once(
     third = one.arrive([1] * 52, max_tokens=3)
     one.run()
     assert third.cached_tokens == 48
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_step_does_not_name_the_blocks_of_all_that_wait(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch, cached: bool
+) -> None:
+    monkeypatch.setattr(step_builder, "MOST_NEW_NAMES", 30)
+    one = bench(num_blocks=256, max_slots=64, token_budget=256, max_step_tokens=256, max_model_len=256)
+    if cached:
+        one.arrive([1] * 81, max_tokens=1)
+        one.run()
+    groups = [one.arrive([1] * 80 + [token], max_tokens=3) for token in range(30)]
+    names = [0]
+    while (plan := one.scheduler.plan()) is not None:
+        names.append(sum(len(each.sequences[0].chain) for each in groups))
+        one.complete(plan)
+    assert max(after - before for before, after in pairwise(names)) <= 30 + 20
+    assert [group.cached_tokens for group in groups] == [80 if cached else 0] + [80] * 29
 
 
 def test_who_shares_less_is_let_on_sooner(bench: MakeBench) -> None:
