@@ -8,8 +8,8 @@ SchedulerError
 ├── StepRaised          a step with it alone raised an error        INTERNAL
 ├── RequestPoisoned     it ended several workers, alone on each     ABORTED
 ├── HandedOver          another scheduler can go on with it         UNAVAILABLE
-├── NoSuchWorker        begun by a worker of another fingerprint, or for an adapter that none has,
-│                       or with images, which none takes            FAILED_PRECONDITION
+├── NoSuchWorker        begun by a worker of another fingerprint, or a larger one, or for an adapter
+│                       that none has, or with images, which none takes    FAILED_PRECONDITION
 ├── WorkerFault         a result that does not answer the plan      the worker is given up
 ├── OutOfBlocks         more blocks asked for than are free         a bug: the process ends
 ├── IllegalTransition   a sequence cannot go to that state          a bug: the process ends
@@ -77,11 +77,13 @@ class NoSuchWorker(SchedulerError):
     """The answer was begun by a worker that computed otherwise than all workers here.
 
     Or it is for an adapter that none of them has. `adapter`: its name then. Or it has `images`, which none of
-    them takes.
+    them takes. Or it was begun by a larger one. `tokens`: number of tokens that it may come to then.
     """
 
-    def __init__(self, adapter: str = "", images: bool = False) -> None:
-        if images:
+    def __init__(self, adapter: str = "", images: bool = False, tokens: int = 0) -> None:
+        if tokens:
+            super().__init__(f"no worker here holds the {tokens} tokens that this answer may come to")
+        elif images:
             super().__init__("no worker here takes images")
         elif adapter:
             super().__init__(f"no worker here has the adapter '{adapter[:200]}'")

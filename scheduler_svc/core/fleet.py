@@ -126,13 +126,15 @@ class Fleet:
 
     def stranded(self) -> list[SequenceGroup]:
         """Requests that no worker here goes on with: their answers were begun by one of another fingerprint,
-        or they are for an adapter that none here has, or have images, which none here takes."""
-        if not self.schedulers:
-            return []
-        waiting = [*self._homeless, *self._suspects]
-        needs = {group.needs for group in waiting}
-        met = {one for one in needs if any(each.limits.goes_on(*one) for each in self.schedulers)}
-        return [group for group in waiting if group.needs not in met]
+        or by a larger one, or they are for an adapter that none here has, or have images, which none here
+        takes."""
+        limits = [each.limits for each in self.schedulers]
+        waiting = [*self._homeless, *self._suspects] if limits else []
+        return [
+            group
+            for group in waiting
+            if not any(each.can_hold(group.request, group.limit, group.fingerprint) for each in limits)
+        ]
 
     def home(self, group: SequenceGroup) -> Scheduler | None:
         """The scheduler that has the request, if one has."""
@@ -234,6 +236,7 @@ class Fleet:
             return
         if not group.limit and not self._set_limit(group, largest, outcome):
             return
+        self._lower_limit(group)
         self._assign(group)
 
     def _assign(self, group: SequenceGroup) -> None:
@@ -264,6 +267,21 @@ class Fleet:
             elif group.request.rolling:
                 roll(sequence)
         return group.unfinished > 0
+
+    def _lower_limit(self, group: SequenceGroup) -> None:
+        """Let a group end earlier that was to fill a worker, if that is lost and no other holds as much: a
+        worker that has started again may find a little less memory.
+
+        A group waits for a larger worker if it asked for so many tokens, has them already, or is searched.
+        """
+        largest, request = self._largest_for(group), group.request
+        if largest is None or largest.can_hold(request, group.limit, group.fingerprint):
+            return
+        asked = 0 < request.max_tokens <= group.limit - len(request.prompt)
+        longest = largest.max_length_of(request.beam_width)
+        fits = all(len(each.tokens) < longest for each in group.alive())
+        if fits and not (asked or request.pooling or request.beams):
+            group.limit = longest
 
     def _evacuated(self, scheduler: Scheduler) -> list[SequenceGroup]:
         """The requests that a worker had."""
@@ -297,6 +315,8 @@ class Fleet:
 
     def _isolate(self) -> None:
         """Set workers aside while suspects wait: each idle one, or else the least loaded if none is yet."""
+        for group in self._suspects:
+            self._lower_limit(group)
         free = [each for each in self.schedulers if each not in self._isolated]
         for scheduler in sorted(free, key=lambda each: each.unfinished / each.slots):
             if self._next_suspect(scheduler) and (scheduler.idle or not self._isolated):

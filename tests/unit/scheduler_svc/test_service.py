@@ -568,6 +568,28 @@ async def test_adapters_are_told_apart_from_the_model_to_the_end(
         assert refused.value.details() == "no worker here has the adapter 'poet'"
 
 
+async def test_what_only_a_larger_worker_holds_does_not_wait_for_ever(
+    fake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "STRANDED_SECONDS", 0.2)
+    async with Stage(fake, fake.limits()) as stage:
+        await stage.join()
+        stage.workers.spoil = lambda result: stage.workers.going.clear()  # no plan after the first
+        call = stage.stub.Generate()
+        await call.write(start([1, 2, 3], max_tokens=59))
+        await call.read()
+        stage.workers.kill()
+        stage.workers.spoil = lambda result: None
+        stage.workers.limits = fake.limits(num_blocks=8)
+        stage.workers.going.set()
+        stage.workers.join()
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await collect(call)
+        assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        wanted = "no worker here holds the 62 tokens that this answer may come to"
+        assert refused.value.details() == wanted
+
+
 async def test_log_probabilities_of_a_prompt_come_once_although_a_worker_dies(fake: SimpleNamespace) -> None:
     prompt = [index % 9 for index in range(40)]
     async with Stage(fake, fake.limits()) as stage:

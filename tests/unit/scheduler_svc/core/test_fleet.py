@@ -243,6 +243,56 @@ def test_a_suspect_that_fits_nowhere_does_not_hold_up_the_others(fake: SimpleNam
     assert small.unfinished == 1
 
 
+@pytest.mark.parametrize("in_flight", [False, True])
+def test_what_was_to_fill_a_worker_goes_on_in_one_with_less_memory(
+    fake: SimpleNamespace, fleet: Fleet, in_flight: bool
+) -> None:
+    limits = {"max_model_len": 200, "max_slots": 8}
+    first, _ = fleet.add_worker(fake.limits(num_blocks=16, **limits))
+    worker = fake.StrictWorker(first.limits)
+    fills, asked, short, rolls, searched = (
+        fleet.accept(fake.request([1] * 5, **fields))[0]
+        for fields in (
+            {},
+            {"max_tokens": 59, "seed": 2},
+            {"max_tokens": 9, "seed": 3},
+            {"rolling": True, "seed": 4},
+            {"beams": 1, "seed": 5},
+        )
+    )
+    for _ in range(3):
+        step(fleet, first, worker)
+    if in_flight:
+        first.plan()
+    fleet.remove_worker(first)
+    less, _ = fleet.add_worker(fake.limits(num_blocks=15, **limits))
+    worker = fake.StrictWorker(less.limits)
+    for _ in range(300):
+        step(fleet, less, worker)
+        less.check_integrity()
+    assert (fills.limit, rolls.limit) == (60, 60)
+    assert not fills.unfinished
+    assert list(fills.sequences[0].tokens[5:]) == fake.reference(fills.request, 0, 60)
+    assert not short.unfinished
+    assert rolls.sequences[0].output_tokens > 100
+    assert (asked.limit, searched.limit) == (64, 64), "they wait for a larger one"
+    assert asked.unfinished == searched.unfinished == 1
+
+
+def test_what_has_more_tokens_than_a_worker_holds_waits_for_a_larger_one(
+    fake: SimpleNamespace, fleet: Fleet
+) -> None:
+    large, _ = fleet.add_worker(fake.limits(num_blocks=16))
+    group, _ = fleet.accept(fake.request([1] * 40))
+    step(fleet, large, fake.StrictWorker(large.limits))
+    fleet.remove_worker(large)
+    fleet.add_worker(fake.limits(num_blocks=10))
+    assert (group.limit, fleet.home(group)) == (64, None)
+    assert fleet.stranded() == [group]
+    again, _ = fleet.add_worker(fake.limits(num_blocks=16))
+    assert fleet.home(group) is again
+
+
 def test_a_suspect_that_is_cancelled_makes_way(fake: SimpleNamespace, fleet: Fleet) -> None:
     first, _ = fleet.add_worker(fake.limits())
     groups = [fleet.accept(fake.request([number]))[0] for number in range(2)]
