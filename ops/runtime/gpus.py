@@ -7,6 +7,7 @@ memory as if it were theirs alone. Workers that share a GPU get equal parts of w
 import os
 import subprocess
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 DEVICES = Path("/dev")
@@ -72,8 +73,10 @@ def present() -> int:
 
 
 def _visible() -> list[str]:
-    """The GPUs that this process may use, by the names that CUDA knows."""
+    """The GPUs that this process may use, by the names that CUDA knows. It reads up to one that is none: -1
+    hides all."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None:
-        return [name for name in chosen.split(",") if name.strip()]
+        names = map(str.strip, chosen.split(","))
+        return list(takewhile(lambda name: name and not name.startswith("-"), names))
     return [str(number) for number in range(present())]

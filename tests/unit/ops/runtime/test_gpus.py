@@ -53,8 +53,9 @@ def test_images_may_be_large_where_workers_compute_on_gpus(monkeypatch: pytest.M
     monkeypatch.setenv("QUIRE_DEVICE", "cpu")
     assert tokens() == {None}
     assert tokens(device="auto") == {"4096"}
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert tokens(device="auto") == {None}
+    for none in ("", "-1", " -1, 0"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", none)
+        assert tokens(device="auto") == {None}
     monkeypatch.setenv("QUIRE_IMAGE_TOKENS", "0")
     assert tokens(device="cuda") == {None}, "the processes have it from their environment"
 
