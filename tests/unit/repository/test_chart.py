@@ -180,6 +180,15 @@ def test_probes_ask_what_answers(made: list[Manifest]) -> None:
 
 
 @needs_helm
+def test_a_service_is_reached_by_each_of_its_names() -> None:
+    made = rendered({"gateway": {"allowedHosts": ["api.example.com"]}})
+    (gateway,) = [container for name, _, container in containers(made) if name == "gateway"]
+    own = f"{RELEASE}-gateway"
+    names = [own, *(f"{own}.{chart.NAMESPACE}{end}" for end in ("", ".svc", ".svc.cluster.local"))]
+    assert environment(gateway)["QUIRE_ALLOWED_HOSTS"].split(",") == ["api.example.com", *names]
+
+
+@needs_helm
 def test_nodes_can_be_emptied_one_pod_at_a_time(made: list[Manifest]) -> None:
     budgets = of_kind(made, "PodDisruptionBudget")
     for one in of_kind(made, "Deployment"):
