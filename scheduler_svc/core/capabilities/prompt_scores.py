@@ -20,9 +20,9 @@ from scheduler_svc.core.step_builder import StepBuilder
 def most(step: StepBuilder, sequence: Sequence, start: int, count: int) -> int:
     """How many of `count` positions from `start` on a row may compute without reporting too much."""
     group = sequence.group
-    first, free = max(group.scored, start + 1), (MOST - step.alternatives) // _each(sequence)
-    if not step.alternatives:
-        free = max(1, free)
+    first = max(group.scored, start + 1)
+    # A row that samples after its prompt may have reported more than `MOST`.
+    free = max(int(not step.alternatives), (MOST - step.alternatives) // _each(sequence))
     if first + free >= min(len(group.request.prompt), start + count + 1):
         return count
     return first + free - 1 - start

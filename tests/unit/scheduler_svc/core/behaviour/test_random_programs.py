@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler_svc.core import grammars, shares
+from scheduler_svc.core.alternatives import MOST
 from scheduler_svc.core.capabilities import partial_blocks
 from scheduler_svc.core.policies import POLICIES, round_robin
 from scheduler_svc.core.request import Pooling
@@ -60,6 +61,8 @@ ARRIVALS = st.fixed_dictionaries(
         "rolling": st.sampled_from([False, False, True]),
         "scores_prompt": st.sampled_from([False, False, True]),
         "scored_tokens": st.sampled_from([0, 0, 1, 5]),
+        "alternatives": st.sampled_from([0, 0, 0, MOST // 3, MOST]),
+        "prompt_alternatives": st.sampled_from([0, 0, MOST // 3, MOST]),
         "pooling": st.sampled_from([*[Pooling.NO_POOLING] * 4, Pooling.MEAN, Pooling.LAST, Pooling.ALL]),
         "grammar": st.sampled_from([b"", b"", b"x", b"y", b"z"]),
         "images": st.lists(st.tuples(st.integers(0, 6), st.integers(1, 8), st.integers(0, 2)), max_size=3),

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from scheduler_svc.core.alternatives import MOST
 from scheduler_svc.core.capabilities import prompt_scores
 from scheduler_svc.core.errors import WorkerFault
 from scheduler_svc.core.phases.preempt import preempt
@@ -127,6 +128,22 @@ def test_more_alternatives_are_fewer_tokens(
         reported += [sum(flight.plan.prompt_rows.counts) for flight in world.scheduler.flights]
     assert max(reported) == most
     check(world, group)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_row_that_samples_after_its_prompt_leaves_others_nothing(
+    alone: Callable[..., Any], depth: int
+) -> None:
+    world = alone(depth=depth, num_blocks=64, max_step_tokens=40)
+    groups = [
+        world.arrive([*PROMPT[:5], seed], seed=seed, scores_prompt=True, alternatives=MOST, max_tokens=3)
+        for seed in range(3)
+    ]
+    while world.step():
+        for flight in world.scheduler.flights:
+            assert min(flight.plan.rows.counts) > 0
+    for group in groups:
+        check(world, group)
 
 
 @pytest.mark.parametrize("spoil", [lambda found: found.clear(), lambda found: found.update({0: SHORT})])
