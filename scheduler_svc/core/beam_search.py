@@ -71,7 +71,8 @@ class Search:
         """`stop_tokens`: each ends a beam. `most`: tokens that an answer may have."""
         self._ask = ask
         self._stop_tokens = stop_tokens
-        self._most = most
+        self.most = most
+        """May be lowered as long as no beam has so many."""
         self._scores = [0.0]
         self._answers: list[Hypothesis] = []
         self._found = 0
@@ -91,7 +92,7 @@ class Search:
             for beam, (score, some) in enumerate(zip(self._scores, candidates, strict=True))
             for token, logprob in some
         ]
-        last = length == self._most
+        last = length == self.most
         for score, beam, token in nlargest(width, every):
             if last or -token in self._stop_tokens:
                 self._found += 1
@@ -117,7 +118,7 @@ class Search:
         if ask.early_stopping is EarlyStopping.FIRST:
             return False
         longest = ask.early_stopping is EarlyStopping.NEVER and ask.length_penalty > 0
-        return self._normalized(best, self._most if longest else length) > self._answers[-1].score
+        return self._normalized(best, self.most if longest else length) > self._answers[-1].score
 
     def _normalized(self, score: float, length: int) -> float:
         return float(score / length**self._ask.length_penalty)

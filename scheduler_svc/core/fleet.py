@@ -269,19 +269,20 @@ class Fleet:
         return group.unfinished > 0
 
     def _lower_limit(self, group: SequenceGroup) -> None:
-        """Let a group end earlier that was to fill a worker, if that is lost and no other holds as much: a
-        worker that has started again may find a little less memory.
+        """Let a group end earlier that was to fill a worker, if that is lost and no other holds as much: the
+        one that takes its place may have less memory for beams, or a shorter context.
 
-        A group waits for a larger worker if it asked for so many tokens, has them already, or is searched.
+        A group waits for a larger worker if it asked for so many tokens, or has them already.
         """
         largest, request = self._largest_for(group), group.request
         if largest is None or largest.can_hold(request, group.limit, group.fingerprint):
             return
-        asked = 0 < request.max_tokens <= group.limit - len(request.prompt)
-        longest = largest.max_length_of(request.beam_width)
-        fits = all(len(each.tokens) < longest for each in group.alive())
-        if fits and not (asked or request.pooling or request.beams):
+        prompt, longest = len(request.prompt), largest.max_length_of(request.beam_width)
+        asked = request.pooling or 0 < request.max_tokens <= group.limit - prompt
+        if not asked and all(len(each.tokens) < longest for each in group.alive()):
             group.limit = longest
+            if group.beam_round is not None:
+                group.beam_round.search.most = longest - prompt
 
     def _evacuated(self, scheduler: Scheduler) -> list[SequenceGroup]:
         """The requests that a worker had."""
