@@ -325,6 +325,33 @@ def test_gpus_are_asked_for_and_ranks_match() -> None:
 
 
 @needs_helm
+@pytest.mark.parametrize(
+    ("given", "asked"),
+    [
+        ({}, True),
+        ({"resources": {"requests": {"cpu": "3500m"}}}, True),
+        ({"resources": {"limits": {"cpu": "8"}}}, False),
+        ({"env": {"QUIRE_THREADS": 2}}, False),
+        ({"device": "cuda", "gpus": 1}, False),
+    ],
+)
+def test_a_worker_on_cpus_has_a_thread_for_each_processor_that_it_asks_for(
+    given: Manifest, asked: bool
+) -> None:
+    made = rendered({"models": [MODEL | {"workers": [{"pool": "p", **given}]}]})
+    for name, _, container in containers(made):
+        sources = [
+            one["valueFrom"]
+            for one in container.get("env", [])
+            if one["name"] == "QUIRE_THREADS" and "value" not in one
+        ]
+        expected = [{"resourceFieldRef": {"resource": "requests.cpu"}}] if asked and name == "worker" else []
+        assert sources == expected
+        names = [one["name"] for one in container.get("env", [])]
+        assert len(set(names)) == len(names)
+
+
+@needs_helm
 def test_images_are_as_large_as_the_slowest_worker_of_a_model_has_time_for() -> None:
     def tokens(**values: Any) -> set[tuple[str, str | None]]:
         pools = [{"pool": "gpu", "device": "cuda", "gpus": 1}]

@@ -103,6 +103,10 @@ spec:
           command: [python, -m, {{ .module }}]
           env:
             {{- include "quire.env" . | nindent 12 }}
+            {{- if .threads }}
+            - name: QUIRE_THREADS
+              valueFrom: { resourceFieldRef: { resource: requests.cpu } }
+            {{- end }}
             {{- with .hubToken }}
             - name: HF_TOKEN
               valueFrom: { secretKeyRef: { name: {{ . | quote }}, key: token } }
