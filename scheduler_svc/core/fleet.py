@@ -68,7 +68,7 @@ class Fleet:
         """`policy`: one of `POLICIES`; `speculation`: off, or one of `DRAFTERS`; `step_seconds`: what a step
         with decodes should take; `make`: makes the scheduler of a worker."""
         self._token_budget = token_budget
-        self._policy = POLICIES[policy]()
+        self._policy = POLICIES[policy]
         self._speculation = speculation
         self._step_seconds = step_seconds
         self._make = make
@@ -172,7 +172,7 @@ class Fleet:
                 waiting.append(group)
             self._router.review(scheduler)
         drafts = speculation_of(self._speculation, limits)
-        joined = self._make(limits, self._token_budget, self._policy, drafts, self._step_seconds)
+        joined = self._make(limits, self._token_budget, self._policy(), drafts, self._step_seconds)
         self.schedulers.append(joined)
         self._router.add(joined)
         self._measure()

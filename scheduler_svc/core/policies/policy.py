@@ -15,7 +15,7 @@ from scheduler_svc.core.waiting import UserQueue
 
 
 class Policy(Protocol):
-    """A policy. One object serves all workers of a scheduler process."""
+    """A policy. Each worker has one of its own, which depends on nothing that other workers do."""
 
     preempts: ClassVar[bool] = False
     """Whether a waiting sequence may preempt running ones of the same user that yield to it."""

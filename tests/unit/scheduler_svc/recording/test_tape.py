@@ -109,6 +109,19 @@ def test_a_replay_makes_the_same_plans(with_messages: SimpleNamespace, seed: int
         assert found.steps > 0 or not scheduler.step
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_replay_needs_nothing_of_other_workers(with_messages: SimpleNamespace, seed: int) -> None:
+    limits = {"num_blocks": 80, "block_size": 4, "max_slots": 12, "max_step_tokens": 3}
+    world = World(with_messages, limits, 2, "round-robin")
+    every: list[Told] = []
+    made = type("Made", (Told,), {"every": every, "message_of": staticmethod(with_messages.message_of)})
+    world.fleet = Fleet(1000, "round-robin", make=made)
+    for _ in range(2):
+        world.join(None)
+    play(world, busy_program(Random(seed), with_messages.POISON))
+    assert [replayed(scheduler.tape).lines for scheduler in every] == [[]] * len(every)
+
+
 def test_samples_that_share_a_prompt_are_on_tape_once(with_messages: SimpleNamespace) -> None:
     one = RecordedScheduler(with_messages.limits(), 16).tape
     one.submitted(SequenceGroup(with_messages.request([1] * 500, n=128), 1))
