@@ -96,6 +96,8 @@ class WorkerLimits:
         """
         if not self.goes_on(request.adapter, fingerprint, bool(request.images)):
             return False
+        if self.whole_images and largest_image(request) > self.max_step_tokens:
+            return False
         positions = limit - 1 if request.pooling else limit
         return positions <= self.max_length_of(request.beam_width)
 
@@ -147,6 +149,11 @@ class WorkerLimits:
     def _span(self, positions: int) -> int:
         """Blocks that `positions` positions touch at most, wherever they begin."""
         return (positions + self.block_size - 2) // self.block_size + 1
+
+
+def largest_image(request: Request) -> int:
+    """Tokens of the request's largest image; 0 without any."""
+    return max((image.tokens for image in request.images), default=0)
 
 
 def length_limit(request: Request, limits: WorkerLimits) -> int:
@@ -220,7 +227,7 @@ def _check_embedding(request: Request, longest: int, limits: WorkerLimits) -> No
 
 def _check_images(request: Request, limits: WorkerLimits) -> None:
     """Raise `RequestRefused` for an image that no step can compute as a whole."""
-    largest = max(image.tokens for image in request.images)
+    largest = largest_image(request)
     if largest > limits.max_step_tokens:
         what = f"an image has {largest} tokens, and a step {limits.max_step_tokens} at most"
         raise RequestRefused("messages", what)

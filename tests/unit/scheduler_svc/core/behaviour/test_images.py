@@ -230,3 +230,16 @@ def test_blocks_of_an_image_for_which_there_are_too_few_are_told(bench: Make) ->
     for group in (asks, answer):
         output = list(group.sequences[0].tokens[len(group.request.prompt) :])
         assert output == one.fake.reference(group.request, 0, 24)
+
+
+def test_a_whole_image_goes_where_a_step_has_room_for_it(fake: Any) -> None:
+    """A worker with shorter steps would give it a slot again and again."""
+    fleet = Fleet(64)
+    limits = {"images": True, "whole_images": True, "num_blocks": 32}
+    longer, _ = fleet.add_worker(fake.limits(max_step_tokens=20, max_model_len=128, **limits))
+    shorter, _ = fleet.add_worker(fake.limits(max_step_tokens=10, **limits))
+    for number, (tokens, expected) in enumerate([(12, longer), (12, longer), (5, shorter), (12, longer)]):
+        group, outcome = fleet.accept(fake.request([number] * 20, max_tokens=1, images=(image(2, tokens),)))
+        assert (outcome.failed, fleet.home(group)) == ([], expected)
+    fleet.remove_worker(longer)
+    assert len(fleet.stranded()) == 3
