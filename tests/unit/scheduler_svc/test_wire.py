@@ -256,8 +256,11 @@ def test_a_plan_carries_a_grammar_once() -> None:
 
 
 @pytest.mark.parametrize(("prompts", "length"), [(255, 4097), (33, 2**15), (10, 2**17)])
-def test_a_plan_fits_into_a_message(fake: SimpleNamespace, prompts: int, length: int) -> None:
+def test_a_plan_fits_into_a_message(
+    fake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, prompts: int, length: int
+) -> None:
     """Whoever waits for a prefix that another one computes gets it with all others that do."""
+    monkeypatch.setattr("scheduler_svc.core.step_builder.MOST_NEW_NAMES", 2**30)  # which bounds most plans
     limits = {"num_blocks": 2**14, "block_size": 16, "max_slots": 256, "max_model_len": 2**18}
     fleet = Fleet(2**13)
     scheduler, _ = fleet.add_worker(fake.limits(**limits, max_step_tokens=2**13))
