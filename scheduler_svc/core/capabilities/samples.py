@@ -41,3 +41,12 @@ def fork_before(limits: WorkerLimits, group: SequenceGroup) -> int:
     """Position that the leader must not compute before the held sequences fork from it. 0: there is none."""
     last = len(group.request.prompt) - 1
     return last if limits.recurrent and last % limits.block_size else 0
+
+
+def needs_images(sequence: Sequence) -> bool:
+    """Whether a sequence that begins with what is cached, or one that forks from it, computes tokens of the
+    prompt's images."""
+    request, begin = sequence.group.request, sequence.planned
+    if sequence.group.held:
+        begin = min(begin, len(request.prompt) - 1)
+    return request.images[-1].end > begin

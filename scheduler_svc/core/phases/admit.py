@@ -1,7 +1,7 @@
 """Admissions: a sequence that waits gets a slot, begins with cached blocks, and computes a first chunk."""
 
 from scheduler_svc.core.blocks import ON_HOST
-from scheduler_svc.core.capabilities import embeddings, partial_blocks
+from scheduler_svc.core.capabilities import embeddings, partial_blocks, samples
 from scheduler_svc.core.phases.prefill import add_chunk
 from scheduler_svc.core.plan import NewSlot
 from scheduler_svc.core.sequence import Sequence
@@ -48,7 +48,7 @@ def admit(state: SchedulerState, step: StepBuilder, older_than: tuple[float, ...
             partial_blocks.note_messages(state, sequence)
         if on_host := seen.count(ON_HOST):  # bringing them back takes a share of the step
             step.budget = max(1, step.budget - int(on_host * limits.swap_tokens))
-        if sequence.group.request.images and sequence.group.request.images[-1].end > sequence.planned:
+        if sequence.group.request.images and samples.needs_images(sequence):
             batch.sights.take(sequence)
         state.unfinished.begin(sequence, len(hits), named)
         _note_first(sequence)

@@ -61,6 +61,8 @@ def _end(state: SchedulerState, sequence: Sequence, fork_at: int) -> int:
             return start
     if sequence.sight:  # until the worker has seen its images
         end = min((end, *(image.position for image in images_between(group.request.images, start, end))))
+        if group.held:  # who forks from it computes the prompt's last token
+            end = min(end, len(group.request.prompt) - 1)
         if end <= start:
             return start
     if start < fork_at:

@@ -12,6 +12,7 @@ from scheduler_svc.core.capabilities import partial_blocks
 from scheduler_svc.core.fleet import Fleet
 from scheduler_svc.core.images import Image
 from scheduler_svc.core.plan import NewSlot
+from scheduler_svc.core.request import SoFar
 from scheduler_svc.core.sequence import State
 from scheduler_svc.core.suspicion import Loss
 from scheduler_svc.recording.snapshot import decode, take
@@ -243,3 +244,22 @@ def test_a_whole_image_goes_where_a_step_has_room_for_it(fake: Any) -> None:
         assert (outcome.failed, fleet.home(group)) == ([], expected)
     fleet.remove_worker(longer)
     assert len(fleet.stranded()) == 3
+
+
+def test_samples_that_compute_the_end_of_a_cached_image_wait_until_it_is_seen(bench: Make) -> None:
+    """After a loss the first sample may have its prompt and more in the cache."""
+    one = bench(num_blocks=64, max_slots=8, images=True)
+    fields = {"n": 2, "max_tokens": 20, "images": (image(6, 6),)}
+    first = one.arrive([1] * 12, **fields)
+    one.run()
+    tokens = first.sequences[0].tokens[12:18]
+    group = one.arrive([1] * 12, resumed=(SoFar(0, tokens, finished=False),), **fields)
+    (leader,) = one.step().new_slots
+    assert leader.sight, "the other sample computes its last token again"
+    assert one.scheduler.plan() is None
+    one.look()
+    one.step()
+    assert one.step().new_slots[0].forked_tokens == 11
+    one.run()
+    for sequence in group.sequences:
+        assert list(sequence.tokens[12:]) == one.fake.reference(group.request, sequence.index, 64)
