@@ -28,7 +28,7 @@ from scheduler_svc.core.plan import Gain, Outcome
 from scheduler_svc.core.policies import POLICIES
 from scheduler_svc.core.request import Request
 from scheduler_svc.core.router import Router
-from scheduler_svc.core.scheduler import Scheduler
+from scheduler_svc.core.scheduler import Scheduler, Waiting
 from scheduler_svc.core.sequence import SequenceGroup, Watch
 from scheduler_svc.core.suspicion import MAX_DEATHS, Loss, Span, Suspicion
 
@@ -104,15 +104,15 @@ class Fleet:
 
     def waiting(self) -> dict[str, tuple[int, int]]:
         """Requests that wait for others to make room, and their tokens to be computed, by tenant."""
-        waiting = [sequence for each in self.schedulers for sequence in each.waiting()]
+        waiting = [each for scheduler in self.schedulers for each in scheduler.waiting()]
         for group in (*self._homeless, *self._suspects, *self._held()):
-            waiting += group.alive()
+            alive = group.alive()
+            waiting.append(Waiting(group, len(alive), sum(len(each.tokens) for each in alive)))
         requests = defaultdict[str, set[SequenceGroup]](set)
         tokens = Counter[str]()
-        for sequence in waiting:
-            tenant = sequence.group.request.tenant
-            requests[tenant].add(sequence.group)
-            tokens[tenant] += len(sequence.tokens)
+        for group, _, count in waiting:
+            requests[group.request.tenant].add(group)
+            tokens[group.request.tenant] += count
         return {tenant: (len(groups), tokens[tenant]) for tenant, groups in requests.items()}
 
     def accept(self, request: Request, watch: Watch | None = None) -> tuple[SequenceGroup, Outcome]:
