@@ -74,6 +74,7 @@ def advance(scheduler: Scheduler, steps: int) -> list[Sequence]:
     scheduler.flights = deque(_later(flight, steps) for flight in scheduler.flights)
     scheduler.step += steps
     state.shares.step = scheduler.step
+    state.shares.forget()
     return scheduler.flights[0].sequences
 
 

@@ -81,18 +81,23 @@ class Account:
         del self.owner.members[self.name]
         self.owner.left[self.name] = self
 
-    def forget(self, step: int, turn: int) -> None:
-        """Let no member count as served more than two turns longer than the least, of `turn` steps for each
-        slot that one has at most; and forget those that have left, if they count as new ones would."""
-        members = list(self.members.values())
-        least = min((each.served(step) for each in members), default=0)
-        most = least + 2 * turn * (1 + max((each.slots for each in members), default=0))
+    def forget(self, new: Container["Account"], step: int, turn: int) -> None:
+        """Let no member that is not `new` count as served more than two turns longer than the least, of
+        `turn` steps for each slot that one has at most; and forget those that have left, if they count as new
+        ones would."""
+        members = [each for each in self.members.values() if each not in new]
+        if not members:
+            if not self.members:
+                self.left.clear()
+            return
+        least = min(each.served(step) for each in members)
+        most = least + 2 * turn * (1 + max(each.slots for each in members))
         for each in (*members, *self.left.values()):
             each._offset -= max(0, each.served(step) - most)
         self.left = {
             each.name: each
             for each in self.left.values()
-            if members and (each.served(step) > least or each._finish_tag > self.virtual_time)
+            if each.served(step) > least or each._finish_tag > self.virtual_time
         }
 
     def take_slots(self, count: int, step: int) -> None:

@@ -62,10 +62,15 @@ class Shares:
             for account in self._new:
                 account.level(self._new, step)
             self._new.clear()
-        if step - self._forgot >= TURN:
-            self._forgot = step
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget what was long ago, once in `TURN` steps; see `Account.forget`."""
+        last = self.step - self.step % TURN
+        if last > self._forgot:
+            self._forgot = last
             for account in (self._tenants, *self._tenants.members.values(), *self._tenants.left.values()):
-                account.forget(step, TURN)
+                account.forget(self._new, last, TURN)
 
     def enter(self, group: SequenceGroup) -> None:
         """Take note of a request that this worker gets."""

@@ -55,14 +55,14 @@ def test_what_was_had_before_leaving_counts_until_others_have_had_as_much() -> N
     goes.level([goes], 40)
     assert (goes.served(40), stays.served(40), goes.start_tag) == (40, 10, 500)
     stays.take_slots(1, 40)
-    parent.forget(60, 32)
+    parent.forget((), 60, 32)
     assert parent.left == {"goes": goes}
     stays.charge(100)
     stays.charge(500)
-    parent.forget(80, 32)
+    parent.forget((), 80, 32)
     assert parent.left == {"goes": goes}, "its prompts count"
     stays.charge(1)
-    parent.forget(80, 32)
+    parent.forget((), 80, 32)
     assert parent.left == {}
 
 
@@ -73,12 +73,12 @@ def test_what_was_had_long_ago_is_forgotten() -> None:
     little, much = parent.members.values()
     little.take_slots(1, 0)
     much.take_slots(7, 0)
-    parent.forget(100, 32)
+    parent.forget((), 100, 32)
     assert (little.served(100), much.served(100)) == (100, 100 + 2 * 32 * 8)
-    parent.forget(1000, 32)
+    parent.forget((), 1000, 32)
     assert (little.served(1000), much.served(1000)) == (1000, 1000 + 2 * 32 * 8)
     much.take_slots(-7, 1000)
-    parent.forget(1000, 32)
+    parent.forget((), 1000, 32)
     assert much.served(1000) == 1000 + 2 * 32 * 2
 
 
