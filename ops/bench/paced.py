@@ -66,6 +66,8 @@ SECONDS = 8.0
 """A load's length, about."""
 SHIPPED = Served()
 NOTHING: Mapping[str, str] = {}
+LEASE_SECONDS = 60
+"""Longer than a process has to wait for a processor, however busy the machine is: none is taken for dead."""
 
 
 class PacedClock(HostClock):
@@ -133,6 +135,7 @@ async def deployed(
         }
         command = (sys.executable, "-m", "ops.bench.paced", "--worker")
         worker = replace(worker, command=command, environment=own)
+        settings = {"QUIRE_LEASE_SECONDS": str(LEASE_SECONDS)} | dict(settings)
         specs = [replace(one, environment={**one.environment, **settings}) for one in (worker, *others)]
 
         async def buried(child: Child, status: int) -> None:
