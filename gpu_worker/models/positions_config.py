@@ -31,7 +31,7 @@ def read_ropes(
     if family.window_base is None:
         of_full = of_windowed = read(values, key, theta)
     else:
-        full, windowed = _by_kind(values)
+        full, windowed = _by_kind(family, values)
         local = family.window_base
         local = values.number(local) if isinstance(local, str) else local
         of_full = read(values.but(key, full), key, theta)
@@ -43,10 +43,12 @@ def read_ropes(
     )
 
 
-def _by_kind(values: Values) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+def _by_kind(family: Family, values: Values) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """The objects of layers with full attention, which `rope_scaling` changes, and of those with a window."""
     given = values.object("rope_parameters")
     kinds = ("full_attention", "sliding_attention")
+    if given.values == {"rope_type": "default", "rope_theta": family.window_base}:
+        given = given.object("full_attention")  # it says nothing: early versions of transformers 5 wrote it
     if given.values and not any(kind in given.values for kind in kinds):
         raise values.wrong("rope_parameters", f"an object for each of {', '.join(kinds)} is needed")
     full, windowed = (given.object(kind).values for kind in kinds)

@@ -135,6 +135,16 @@ def test_two_rotary_embeddings(tmp_path: Path, architecture: str, changes: dict[
         torch.testing.assert_close(tables.sin[1], expected.sin() * factor, atol=1e-6, rtol=1e-6)
 
 
+def test_an_embedding_of_all_layers_that_are_alike(tmp_path: Path) -> None:
+    """As early versions of transformers 5 wrote OLMo 3."""
+    values = USUAL | {"architectures": ["Olmo3ForCausalLM"]}
+    usual = read(tmp_path, values).ropes
+    one = {"rope_theta": 500000.0, "rope_type": "default"}
+    assert read(tmp_path, values | {"rope_parameters": one}).ropes == usual
+    with pytest.raises(ModelError, match="rope_parameters: an object for each"):
+        read(tmp_path, values | {"rope_parameters": one | {"rope_theta": 10000.0}})
+
+
 @pytest.mark.parametrize("architecture", ["Gemma3ForCausalLM", "Olmo3ForCausalLM"])
 def test_an_embedding_of_no_kind_of_layer_is_refused(tmp_path: Path, architecture: str) -> None:
     """transformers passes it over: what the model was trained with is not known."""
