@@ -42,7 +42,7 @@ def read_experts(experts: Experts | None, values: Values, layers: int) -> Expert
         return None
     size = values.positive(experts.intermediate_size)
     num_experts, top_k = values.positive("num_experts"), values.positive("num_experts_per_tok")
-    num_groups, top_k_groups = _groups(values, num_experts) if experts.grouped else (1, 1)
+    num_groups, top_k_groups = _groups(experts, values, num_experts) if experts.grouped else (1, 1)
     selectable = num_experts // num_groups * top_k_groups
     if top_k > selectable:
         raise values.wrong("num_experts_per_tok", f"{top_k} of {selectable} experts")
@@ -82,12 +82,15 @@ def _expert_layers(values: Values, layers: int) -> frozenset[int]:
     )
 
 
-def _groups(values: Values, num_experts: int) -> tuple[int, int]:
-    """Number of expert groups, and number of groups that a token selects its experts from."""
+def _groups(experts: Experts, values: Values, num_experts: int) -> tuple[int, int]:
+    """Number of expert groups, and number of groups that a token selects its experts from.
+
+    `topk_method` counts in DeepSeek V2, whose scores are softmax's. Others have groups whatever it says.
+    """
     method = values.get("topk_method", "noaux_tc")
-    if method == "greedy":
+    if method == "greedy" and experts.scoring_func == "softmax":
         return 1, 1
-    if method not in ("group_limited_greedy", "noaux_tc"):
+    if method not in ("greedy", "group_limited_greedy", "noaux_tc"):
         raise values.wrong("topk_method", f"{method!r} is not one of greedy, group_limited_greedy, noaux_tc")
     num_groups, top_k_groups = values.positive("n_group", 1), values.positive("topk_group", 1)
     if num_experts % num_groups or top_k_groups > num_groups:

@@ -426,6 +426,7 @@ ALIKE: dict[str, tuple[str, dict[str, Any]]] = {
         "Exaone4ForCausalLM",
         {"sliding_window": 9, "layer_types": ["full_attention"] * 3, "seed": 2},
     ),
+    "DeepSeek V3, no method of groups": ("DeepseekV3ForCausalLM", DEEPSEEK | {"topk_method": "greedy"}),
 }
 """Models that use no feature of a back end that `MODELS` does not use: they are tested over one C++ back
 end."""
