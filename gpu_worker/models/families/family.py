@@ -243,6 +243,8 @@ class Family:
     """The entry to try if `expects` does not match. None: transformers runs such a model."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Values of missing keys, by canonical name: transformers', where `models/config.py` has others."""
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    """Values of keys, by canonical name, whatever config.json says: transformers does not read them."""
     means: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Values that mean others in this family, by canonical name of their key."""
     norm: Literal["rms", "rms_float32", "rms_one_plus", "layer", "layer_without_weight"] = "rms"
@@ -343,7 +345,7 @@ class Family:
             name: found for name, own in self.keys.items() if (found := _at(values, own)) is not _MISSING
         }
         known = {name: found for name, found in renamed.items() if found is not None}
-        canonical = {**self.defaults, **renamed, **given, **known}
+        canonical = {**self.defaults, **renamed, **given, **known, **self.fixed}
         if self.multi_query is True or canonical.get(str(self.multi_query)) is True:
             canonical["num_key_value_heads"] = 1
         if isinstance(self.recurrent, Mamba) and self.recurrent.alone:

@@ -53,7 +53,8 @@ FAMILIES: Mapping[str, Family] = {
             "max_position_embeddings": "seq_length",
             "norm_eps": "layer_norm_epsilon",
         },
-        defaults={"hidden_act": "gelu_new", "norm_eps": 1e-5, "tie_word_embeddings": True},
+        defaults={"norm_eps": 1e-5, "tie_word_embeddings": True},
+        fixed={"hidden_act": "gelu_new"},
         expects={"apply_residual_connection_post_layernorm": False},
         norm="layer",
         qkv_bias=True,
@@ -91,7 +92,6 @@ FAMILIES: Mapping[str, Family] = {
             "qk_ln": "attn_config.qk_ln",
         },
         defaults={
-            "hidden_act": "gelu",
             "norm_eps": 1e-5,
             "tie_word_embeddings": True,
             "no_bias": True,
@@ -99,6 +99,7 @@ FAMILIES: Mapping[str, Family] = {
             "alibi": True,
             "attn_type": "multihead_attention",
         },
+        fixed={"hidden_act": "gelu"},
         expects={
             "no_bias": True,
             "expansion_ratio": 4,

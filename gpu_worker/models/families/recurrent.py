@@ -59,6 +59,7 @@ _LFM = Family(
         "rope_theta": 1e6,
         "tie_word_embeddings": True,
     },
+    fixed={"hidden_act": "silu"},
     qkv_bias=False,
     out_bias=False,
     mlp_bias=False,

@@ -134,6 +134,25 @@ def test_keys_of_other_families_change_nothing(tmp_path: Path, architecture: str
 
 
 @pytest.mark.parametrize(
+    ("architecture", "other"),
+    [
+        ("BloomForCausalLM", "gelu"),
+        ("Lfm2ForCausalLM", "gelu"),
+        ("Lfm2MoeForCausalLM", "gelu"),
+        ("MptForCausalLM", "gelu_new"),
+    ],
+)
+def test_an_activation_that_the_family_fixes(tmp_path: Path, architecture: str, other: str) -> None:
+    """transformers' class does not read the key."""
+    kind = getattr(transformers, architecture)
+    assert "hidden_act" not in kind.config_class.__dataclass_fields__
+    given = dict((MODELS | ALIKE).values())[architecture]
+    sizes = {key: value for key, value in given.items() if key != "seed"}
+    values = completed(kind, USUAL | sizes | {"architectures": [architecture]})
+    assert read(tmp_path, values | {"hidden_act": other}) == read(tmp_path, values)
+
+
+@pytest.mark.parametrize(
     ("architecture", "changes", "name", "value"),
     [
         ("DeepseekV3ForCausalLM", DEEPSEEK | {"rope_interleave": None}, "ropes.interleaved", False),
