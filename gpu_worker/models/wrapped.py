@@ -3,7 +3,7 @@
 What else such a model has is loaded for the models that see (`vision.py`), and left for others."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
@@ -13,8 +13,8 @@ class Wrapped:
 
     language: str = ""
     """Architecture of the language model on its own. Empty: its `model_type` tells it, by `LANGUAGES`."""
-    others: Mapping[str, str] = field(default_factory=dict)
-    """Architectures of other language models that may be in its place, by their `model_type`."""
+    others: Mapping[str, "Wrapped"] = field(default_factory=dict)
+    """Other language models that may be in its place, by their `model_type`."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Values of keys that are missing in `text_config`."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
@@ -37,6 +37,12 @@ _WITHOUT_WINDOWS: Mapping[str, Any] = {"sliding_window": None}
 _WITHOUT_KINDS: Mapping[str, Any] = {"layer_types": None}
 """All layers of a Mistral within another model have windows, if any has."""
 _GLM_VL: Mapping[str, Any] = {"max_position_embeddings": 32768, "rms_norm_eps": 1e-5}
+_GLM_4V = Wrapped("Glm4ForCausalLM", defaults={**_GLM_VL, "partial_rotary_factor": 1.0})
+_GLM_4V_MOE = Wrapped(
+    "Glm4MoeForCausalLM",
+    defaults={"max_position_embeddings": 65536, "attention_bias": True},
+    fixed={"use_qk_norm": False},
+)
 _VOXTRAL: Mapping[str, Any] = {
     "vocab_size": 131072,
     "hidden_size": 3072,
@@ -70,17 +76,9 @@ WRAPPED: Mapping[str, Wrapped] = {
     "Gemma3nForConditionalGeneration": Wrapped("Gemma3nForCausalLM"),
     "Gemma4ForConditionalGeneration": Wrapped("Gemma4ForCausalLM"),
     "Gemma4UnifiedForConditionalGeneration": Wrapped("Gemma4UnifiedForCausalLM"),
-    "Glm4vForConditionalGeneration": Wrapped(
-        "Glm4ForCausalLM", defaults={**_GLM_VL, "partial_rotary_factor": 1.0}
-    ),
-    "Glm4vMoeForConditionalGeneration": Wrapped(
-        "Glm4MoeForCausalLM",
-        defaults={"max_position_embeddings": 65536, "attention_bias": True},
-        fixed={"use_qk_norm": False},
-    ),
-    "Glm46VForConditionalGeneration": Wrapped(
-        "Glm4ForCausalLM", {"glm4v_moe_text": "Glm4MoeForCausalLM"}, defaults=_GLM_VL
-    ),
+    "Glm4vForConditionalGeneration": _GLM_4V,
+    "Glm4vMoeForConditionalGeneration": _GLM_4V_MOE,
+    "Glm46VForConditionalGeneration": replace(_GLM_4V, others={"glm4v_moe_text": _GLM_4V_MOE}),
     "Idefics2ForConditionalGeneration": Wrapped(),
     "Idefics3ForConditionalGeneration": Wrapped(),
     "InternVLForConditionalGeneration": Wrapped(),
@@ -91,7 +89,7 @@ WRAPPED: Mapping[str, Wrapped] = {
     "LlavaOnevisionForConditionalGeneration": Wrapped(),
     "Mistral3ForConditionalGeneration": Wrapped(
         "MistralForCausalLM",
-        {"ministral3": "Ministral3ForCausalLM", "mistral4": "Mistral4ForCausalLM"},
+        {"ministral3": Wrapped("Ministral3ForCausalLM"), "mistral4": Wrapped("Mistral4ForCausalLM")},
         fixed=_WITHOUT_KINDS,
     ),
     "Qwen2AudioForConditionalGeneration": Wrapped(),
@@ -145,7 +143,9 @@ def language_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
     wrapped, text = WRAPPED.get(one), config.get("text_config", config)  # early Qwen VL have no such object
     if wrapped is None or not isinstance(text, Mapping):
         return config
-    kind, usual = str(text.get("model_type")), wrapped.defaults
+    kind = str(text.get("model_type"))
+    wrapped = wrapped.others.get(kind, wrapped)
+    usual = wrapped.defaults
     if not wrapped.language:
         wrapped = LANGUAGES.get(kind) or Wrapped(f"{one} with the language model {kind}")
         usual = {**wrapped.defaults, **usual}
@@ -153,9 +153,8 @@ def language_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
     given = {key: value for key, value in text.items() if value is not None or key not in shared}
     if config.get(_OF_THE_WHOLE) is not None:
         given[_OF_THE_WHOLE] = config[_OF_THE_WHOLE]
-    language = wrapped.others.get(kind, wrapped.language)
-    fixed = wrapped.fixed if language == wrapped.language else {}
-    return {**usual, **shared, **given, **fixed, "architectures": [language]}  # null says that it is off
+    fixed = {**wrapped.fixed, "architectures": [wrapped.language]}
+    return {**usual, **shared, **given, **fixed}  # null says that it is off
 
 
 def language_tensors(names: Iterable[str]) -> dict[str, str]:

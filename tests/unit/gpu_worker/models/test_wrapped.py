@@ -176,6 +176,7 @@ FULL = {"rope_parameters": SECTIONS | {"mrope_section": [4, 2, 2]}}
         ("Mistral3", {"sliding_window": 5, "layer_types": KINDS}),
         ("Gemma3", {"final_logit_softcapping": 0.5}),
         ("Glm4v", FULL),
+        ("Glm46V", FULL),
         ("Glm4vMoe", {"use_qk_norm": True}),
     ],
     ids=str,
@@ -193,6 +194,17 @@ def test_keys_mean_what_the_whole_model_reads_in_them(
     with torch.inference_mode():
         expected = read_anew(torch.tensor([PROMPT])).logits[0]
     torch.testing.assert_close(logits_of(tmp_path, ReferenceKernels()), expected, atol=5e-5, rtol=5e-5)
+
+
+def test_the_text_of_glm_46v_with_experts(tmp_path: Path) -> None:
+    """It is that of GLM 4.5V, and not that of the model without experts."""
+    text = {"model_type": "glm4v_moe_text", "use_qk_norm": True, "n_routed_experts": 8}
+    text |= {"num_experts_per_tok": 2, "moe_intermediate_size": 24}
+    first, second = (
+        read(tmp_path, {"architectures": [f"{name}ForConditionalGeneration"], "text_config": USUAL | text})
+        for name in ("Glm4vMoe", "Glm46V")
+    )
+    assert first == second
 
 
 def test_experts_as_they_are_published(tmp_path: Path) -> None:
