@@ -17,6 +17,10 @@ had long ago counts no more: slots that nobody else wanted then are no reason to
 
 from collections.abc import Container
 
+MOST_LEFT = 1024
+"""Members of an account that are remembered when they have left: the latest. Clients name users as they
+like."""
+
 
 class Account:
     """Counters of a tenant, of a user, or of all tenants. They are updated per admission and per chunk."""
@@ -43,7 +47,8 @@ class Account:
         self.members: dict[str, Account] = {}
         """Users of a tenant, or all tenants, that have requests."""
         self.left: dict[str, Account] = {}
-        """Those that have none any more, and have had more than a new one would count as."""
+        """Those that have none any more, and have had more than a new one would count as. In the order in
+        which they left."""
         self.requests = 0
         """Number of a user's requests that have not ended."""
         self.searches = 0
@@ -78,8 +83,11 @@ class Account:
 
     def leave(self) -> None:
         """Take note that its last request has ended."""
-        del self.owner.members[self.name]
-        self.owner.left[self.name] = self
+        owner = self.owner
+        del owner.members[self.name]
+        owner.left[self.name] = self
+        if len(owner.left) > MOST_LEFT:
+            del owner.left[next(iter(owner.left))]
 
     def forget(self, new: Container["Account"], step: int, turn: int) -> None:
         """Let no member that is not `new` count as served more than two turns longer than the least, of

@@ -66,11 +66,10 @@ class Shares:
 
     def forget(self) -> None:
         """Forget what was long ago, once in `TURN` steps; see `Account.forget`."""
-        last = self.step - self.step % TURN
-        if last > self._forgot:
-            self._forgot = last
+        while self._forgot + TURN <= self.step:
+            self._forgot += TURN
             for account in (self._tenants, *self._tenants.members.values(), *self._tenants.left.values()):
-                account.forget(self._new, last, TURN)
+                account.forget(self._new, self._forgot, TURN)
 
     def enter(self, group: SequenceGroup) -> None:
         """Take note of a request that this worker gets."""

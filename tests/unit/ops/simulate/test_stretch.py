@@ -16,6 +16,7 @@ from scheduler_svc.core.plan import StepPlan, StepResult
 from scheduler_svc.core.policies import POLICIES
 from scheduler_svc.core.request import Request
 from scheduler_svc.core.scheduler import Scheduler
+from scheduler_svc.core.shares import TURN
 
 LIMITS = st.fixed_dictionaries(
     {
@@ -53,8 +54,8 @@ class Alone:
         self.flights: deque[StepPlan] = deque()
         self.groups: list[Any] = []
 
-    def ask(self, prompt: list[int], max_tokens: int, n: int) -> None:
-        request = Request(f"r{len(self.groups)}", array("i", prompt), max_tokens, n=n)
+    def ask(self, prompt: list[int], max_tokens: int, n: int, tenant: str = "") -> None:
+        request = Request(f"r{len(self.groups)}", array("i", prompt), max_tokens, n=n, tenant=tenant)
         self.groups.append(self.fleet.accept(request)[0])
 
     def pump(self) -> None:
@@ -75,6 +76,10 @@ class Alone:
     def advance(self, steps: int) -> None:
         stretch.advance(self.scheduler, steps)
         self.flights = deque(flight.plan for flight in self.scheduler.flights)
+
+    def served(self) -> list[int]:
+        """What the tenant of each request has had."""
+        return [group.account.owner.served(self.scheduler.step) for group in self.groups]
 
     def state(self) -> object:
         """Everything that decides what comes next."""
@@ -153,6 +158,26 @@ def test_a_stretch_goes_on_until_no_more_is_to_be_planned(lone: Scheduler) -> No
     stretch.advance(lone, 15)
     assert stretch.longest(lone) == 0
     assert lone.plan() is None
+
+
+def test_tenants_have_had_as_much_after_a_stretch() -> None:
+    limits = {"num_blocks": 4000, "block_size": 4, "max_slots": 8, "max_model_len": 500}
+    slow, fast = Alone(limits, 1), Alone(limits, 1)
+    for one in (slow, fast):
+        for max_tokens in (490, *[4 * TURN] * 6):
+            one.ask([1], max_tokens, 1, "much")
+        one.ask([1], 490, 1, "less")
+        for _ in range(4 * TURN + 9):
+            one.turn()
+        one.ask([1], 490, 1, "less")
+        for _ in range(3):
+            one.turn()
+    steps = stretch.longest(fast.scheduler)
+    assert steps > 3 * TURN
+    fast.advance(steps)
+    for _ in range(steps):
+        slow.turn()
+    assert fast.served() == slow.served()
 
 
 def test_whoever_waits_ends_a_stretch(lone: Scheduler) -> None:

@@ -1,6 +1,6 @@
 """Counters of tenants and users."""
 
-from scheduler_svc.core.account import Account
+from scheduler_svc.core.account import MOST_LEFT, Account
 
 
 def test_slots_are_served_by_the_step() -> None:
@@ -64,6 +64,15 @@ def test_what_was_had_before_leaving_counts_until_others_have_had_as_much() -> N
     stays.charge(1)
     parent.forget((), 80, 32)
     assert parent.left == {}
+
+
+def test_of_those_that_have_left_the_latest_are_remembered() -> None:
+    parent = Account()
+    for number in range(MOST_LEFT + 10):
+        parent.members[str(number)] = each = Account(str(number), parent)
+        each.charge(100)
+        each.leave()
+    assert list(parent.left) == [str(10 + number) for number in range(MOST_LEFT)]
 
 
 def test_what_was_had_long_ago_is_forgotten() -> None:
