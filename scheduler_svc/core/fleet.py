@@ -128,7 +128,7 @@ class Fleet:
         """Requests that no worker here goes on with: their answers were begun by one of another fingerprint,
         or by a larger one, or they are for an adapter that none here has, or have images, which none here
         takes."""
-        limits = [each.limits for each in self.schedulers]
+        limits = {each.limits for each in self.schedulers}  # most workers are alike
         waiting = [*self._homeless, *self._suspects] if limits else []
         return [
             group
@@ -221,12 +221,19 @@ class Fleet:
         self._largest = max(limits, key=lambda each: each.max_length, default=None)
 
     def _largest_for(self, group: SequenceGroup) -> WorkerLimits | None:
-        """Limits of the worker that can hold the group's longest sequences; beams must fit together."""
-        needs, beams = group.needs, group.request.beam_width
-        if group.request.beams is None and not any(needs):
+        """Limits of the worker that can hold the group's longest sequences; beams must fit together.
+
+        It is one whose steps have room for the group's images, if there is any.
+        """
+        request, needs = group.request, group.needs
+        if request.beams is None and not any(needs):
             return self._largest
         limits = (each.limits for each in self.schedulers if each.limits.goes_on(*needs))
-        return max(limits, key=lambda each: each.max_length_of(beams), default=None)
+        return max(
+            limits,
+            key=lambda each: (each.has_room_for_images(request), each.max_length_of(request.beam_width)),
+            default=None,
+        )
 
     def _place(self, group: SequenceGroup, outcome: Outcome) -> None:
         """Give the group to a worker, or keep it until some worker can take it."""
@@ -275,11 +282,11 @@ class Fleet:
         A group waits for a larger worker if it asked for so many tokens, or has them already.
         """
         largest, request = self._largest_for(group), group.request
-        if largest is None or largest.can_hold(request, group.limit, group.fingerprint):
+        if largest is None or request.pooling:
             return
         prompt, longest = len(request.prompt), largest.max_length_of(request.beam_width)
-        asked = request.pooling or 0 < request.max_tokens <= group.limit - prompt
-        if not asked and all(len(each.tokens) < longest for each in group.alive()):
+        asked = 0 < request.max_tokens <= group.limit - prompt
+        if longest < group.limit and not asked and all(len(each.tokens) < longest for each in group.alive()):
             group.limit = longest
             if group.beam_round is not None:
                 group.beam_round.search.most = longest - prompt

@@ -96,10 +96,14 @@ class WorkerLimits:
         """
         if not self.goes_on(request.adapter, fingerprint, bool(request.images)):
             return False
-        if self.whole_images and largest_image(request) > self.max_step_tokens:
+        if not self.has_room_for_images(request):
             return False
         positions = limit - 1 if request.pooling else limit
         return positions <= self.max_length_of(request.beam_width)
+
+    def has_room_for_images(self, request: Request) -> bool:
+        """Whether a step can compute each of the request's images as a whole, if it must."""
+        return not self.whole_images or largest_image(request) <= self.max_step_tokens
 
     def has(self, adapter: str) -> bool:
         """Whether this worker has a LoRA adapter; empty: the model alone."""
@@ -227,8 +231,8 @@ def _check_embedding(request: Request, longest: int, limits: WorkerLimits) -> No
 
 def _check_images(request: Request, limits: WorkerLimits) -> None:
     """Raise `RequestRefused` for an image that no step can compute as a whole."""
-    largest = largest_image(request)
-    if largest > limits.max_step_tokens:
+    if not limits.has_room_for_images(request):
+        largest = largest_image(request)
         what = f"an image has {largest} tokens, and a step {limits.max_step_tokens} at most"
         raise RequestRefused("messages", what)
     if request.scores_prompt:

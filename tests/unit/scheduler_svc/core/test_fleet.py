@@ -6,6 +6,7 @@ import pytest
 
 from scheduler_svc.core.errors import RequestRefused
 from scheduler_svc.core.fleet import Fleet
+from scheduler_svc.core.limits import WorkerLimits
 from scheduler_svc.core.plan import Outcome
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.sequence import State
@@ -290,6 +291,23 @@ def test_what_has_more_tokens_than_a_worker_holds_waits_for_a_larger_one(
     assert fleet.stranded() == [group]
     again, _ = fleet.add_worker(fake.limits(num_blocks=16))
     assert fleet.home(group) is again
+
+
+def test_workers_that_are_alike_are_asked_once_who_is_stranded(
+    fake: SimpleNamespace, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(8):
+        fleet.add_worker(fake.limits(fingerprint="new"))
+    groups = [fleet.accept(fake.request([1], fingerprint="old"))[0] for _ in range(5)]
+    asked = list[str]()
+
+    def goes_on(limits: WorkerLimits, adapter: str, fingerprint: str, images: bool = False) -> bool:
+        asked.append(fingerprint)
+        return False
+
+    monkeypatch.setattr(WorkerLimits, "goes_on", goes_on)
+    assert fleet.stranded() == groups
+    assert asked == ["old"] * 5
 
 
 def test_a_suspect_that_is_cancelled_makes_way(fake: SimpleNamespace, fleet: Fleet) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from scheduler_svc.core.capabilities import partial_blocks
+from scheduler_svc.core.errors import RequestRefused
 from scheduler_svc.core.fleet import Fleet
 from scheduler_svc.core.images import Image
 from scheduler_svc.core.plan import NewSlot
@@ -263,3 +264,17 @@ def test_samples_that_compute_the_end_of_a_cached_image_wait_until_it_is_seen(be
     one.run()
     for sequence in group.sequences:
         assert list(sequence.tokens[12:]) == one.fake.reference(group.request, sequence.index, 64)
+
+
+def test_a_whole_image_is_not_refused_because_of_a_worker_with_shorter_steps(fake: Any) -> None:
+    """Even if that one holds more tokens. An answer that waits for longer steps keeps its limit."""
+    fleet = Fleet(64)
+    limits = {"images": True, "whole_images": True, "num_blocks": 32}
+    longer, _ = fleet.add_worker(fake.limits(max_step_tokens=20, max_model_len=64, **limits))
+    fleet.add_worker(fake.limits(max_step_tokens=10, max_model_len=128, **limits))
+    group, outcome = fleet.accept(fake.request([1] * 20, images=(image(2, 12),)))
+    assert (outcome.failed, fleet.home(group), group.limit) == ([], longer, 64)
+    fleet.remove_worker(longer)
+    assert (fleet.stranded(), group.limit) == ([group], 64)
+    _, outcome = fleet.accept(fake.request([2] * 20, images=(image(2, 12),)))
+    assert [type(error) for _, error in outcome.failed] == [RequestRefused]
