@@ -86,6 +86,8 @@ class WorkerLink:
         with self._guard:
             plan = self.scheduler.plan()
             if plan is None:
+                if self.scheduler.plan_again:  # after what else there is to do in this process
+                    asyncio.get_running_loop().call_soon(self.wake)
                 return None
             self._measures.planned(plan)
             for log in self.step_logs:

@@ -70,6 +70,8 @@ class Scheduler:
         """Number of the newest plan."""
         self.paused = False
         """Plan nothing more, so that the worker comes to rest."""
+        self.plan_again = False
+        """`plan` gave None, but has not looked at all that wait: see `StepBuilder.may_name`."""
 
     @property
     def in_flight(self) -> int:
@@ -146,13 +148,16 @@ class Scheduler:
         samples.submit(self.state, group)
 
     def plan(self) -> StepPlan | None:
-        """The next step, or None if there is nothing to do until a result or a request comes."""
+        """The next step, or None if there is nothing to do until a result or a request comes; but see
+        `plan_again`."""
+        self.plan_again = False
         if self.paused:
             return None
         step = plan_step(self.state, self.step + 1, at_rest=not self.flights)
         # When the batch comes to rest, a plan without rows hands back the last slots.
         if step.empty and (self.flights or not step.freed_slots):
             self.state.batch.freed_slots.extend(step.freed_slots)
+            self.plan_again = not step.may_name
             return None
         self.step += 1
         plan, epochs = step.finish(), [sequence.epoch for sequence in step.sequences]

@@ -1,4 +1,4 @@
-"""What a link makes of a worker that sends nonsense."""
+"""When a link plans, and what it makes of a worker that sends nonsense."""
 
 import asyncio
 from collections.abc import Callable
@@ -50,3 +50,31 @@ async def test_what_is_no_result_is_the_worker_s_fault(
         await asyncio.wait_for(link.run(lambda message: None), 60)
     assert cancelled == [True]
     assert failures == []
+
+
+async def test_it_plans_again_where_a_plan_has_not_looked_at_all_that_wait(
+    fake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler, turns, planned = Scheduler(fake.limits(), 16), list[int](), asyncio.Event()
+
+    def plan() -> None:
+        turns.append(len(turns))
+        scheduler.plan_again = len(turns) < 3
+        if not scheduler.plan_again:
+            planned.set()
+
+    class Execute:
+        async def read(self) -> Any:
+            await planned.wait()
+            for _ in range(5):
+                await asyncio.sleep(0)
+            return grpc.aio.EOF
+
+        def cancel(self) -> None: ...
+
+    monkeypatch.setattr(scheduler, "plan", plan)
+    link = WorkerLink(Execute(), scheduler, None, Guard(lambda error: None), Measures("tiny", Metrics()))
+    link.wake()
+    with pytest.raises(WorkerFault, match="ended the call"):
+        await asyncio.wait_for(link.run(lambda message: None), 60)
+    assert turns == [0, 1, 2]

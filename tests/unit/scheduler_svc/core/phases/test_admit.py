@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from scheduler_svc.core import step_builder
+from scheduler_svc.core.images import Image
 from scheduler_svc.core.sequence import State
 from scheduler_svc.core.step_builder import MOST_NEW_BYTES
 
@@ -81,6 +82,31 @@ def test_a_step_does_not_name_the_blocks_of_all_that_wait(
         one.complete(plan)
     assert max(after - before for before, after in pairwise(names)) <= 30 + 20
     assert [group.cached_tokens for group in groups] == [80 if cached else 0] + [80] * 29
+
+
+def test_who_waits_behind_many_names_does_not_wait_for_their_image(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_builder, "MOST_NEW_NAMES", 30)
+    limits = {"token_budget": 256, "max_step_tokens": 256, "max_model_len": 256}
+    one = bench(num_blocks=256, max_slots=64, images=True, **limits)
+    sees = (Image(0, 8, 1, 8, bytes(32), "image"),)
+    groups = [one.arrive([1] * 80 + [token], images=sees, max_tokens=3) for token in range(20)]
+    other = one.arrive([2] * 4, max_tokens=1)
+    calls = 0
+    while other.unfinished and calls < 50:
+        if (plan := one.scheduler.plan()) is not None:
+            one.complete(plan)
+        else:
+            assert one.scheduler.plan_again
+        calls += 1
+    assert not other.unfinished
+    one.step()  # hands its slot back
+    assert one.scheduler.plan() is None
+    assert not one.scheduler.plan_again
+    one.look()
+    one.run()
+    assert not any(group.unfinished for group in groups)
 
 
 def test_who_shares_less_is_let_on_sooner(bench: MakeBench) -> None:
