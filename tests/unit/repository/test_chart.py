@@ -352,6 +352,47 @@ def test_a_worker_on_cpus_has_a_thread_for_each_processor_that_it_asks_for(
 
 
 @needs_helm
+@pytest.mark.parametrize("without", ["limits", "requests"])
+@pytest.mark.parametrize("default", [False, True])
+def test_a_pool_needs_no_resources(without: str, default: bool) -> None:
+    """Null is how Helm takes a default away."""
+    resources = {"resources": {without: None}}
+    given = {"defaults": {"worker": resources}} if default else {}
+    made = rendered(
+        given | {"models": [MODEL | {"workers": [{"pool": "p", **({} if default else resources)}]}]}
+    )
+    (worker,) = [container for name, _, container in containers(made) if name == "worker"]
+    assert not worker["resources"].get(without)
+    assert ("QUIRE_THREADS" in environment(worker)) is (without == "limits")
+    rendered({"defaults": {"worker": {"resources": None}}, "models": [MODEL]})
+
+
+@needs_helm
+def test_releases_with_long_names_have_nothing_in_common() -> None:
+    given = {"inferencePool": {"enabled": True}}
+    long = "a-release-with-a-very-long-name-of-production"
+    made = [rendered(given, release=name) for name in (long, long[:-1], "x" * 53, "r" * 30)]
+    named = [{(one["kind"], one["metadata"]["name"]) for one in each} for each in made]
+    assert not set.intersection(named[0], named[1])
+    gateways = [name for each in named for kind, name in each if (kind, name[-8:]) == ("Service", "-gateway")]
+    assert [len(name) for name in gateways] == [30 + 8] * 4
+    assert ("Service", f"{'r' * 30}-redis") in named[3]
+
+
+@needs_helm
+def test_a_redis_of_others_over_tls_is_known_by_a_certificate_of_the_secret() -> None:
+    for values in ({}, {"redis": {"external": True, "port": 6380, "caKey": "ca.crt"}}):
+        for name, pod, container in containers(rendered(values)):
+            if name == "redis":
+                continue
+            (items,) = [one["secret"]["items"] for one in pod["volumes"] if "secret" in one]
+            (place,) = [one["mountPath"] for one in container["volumeMounts"] if one["name"] == "secrets"]
+            files = {f"{place}/{one['path']}" for one in items if one["key"] == "ca.crt"}
+            assert files == {environment(container).get("QUIRE_REDIS_CA_FILE")} - {None}
+            assert bool(files) is bool(values)
+
+
+@needs_helm
 def test_images_are_as_large_as_the_slowest_worker_of_a_model_has_time_for() -> None:
     def tokens(**values: Any) -> set[tuple[str, str | None]]:
         pools = [{"pool": "gpu", "device": "cuda", "gpus": 1}]

@@ -1,5 +1,10 @@
+{{/* Beginning of all names: the release's name, or of a long one its beginning and a digest of all of it. */}}
 {{- define "quire.name" -}}
-{{- .Release.Name | trunc 30 | trimSuffix "-" -}}
+{{- if gt (len .Release.Name) 30 -}}
+{{- printf "%s-%s" (.Release.Name | trunc 21 | trimAll "-.") (sha256sum .Release.Name | trunc 8) -}}
+{{- else -}}
+{{- .Release.Name -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "quire.labels" -}}
@@ -147,7 +152,7 @@ spec:
             failureThreshold: 3
           {{- end }}
           resources:
-            {{- $resources := deepCopy .resources }}
+            {{- $resources := default dict .resources | deepCopy }}
             {{- if gt (int .gpus) 0 }}
             {{- $limits := merge (dict "nvidia.com/gpu" (int .gpus)) (default dict $resources.limits) }}
             {{- $resources = merge (dict "limits" $limits) $resources }}
@@ -173,6 +178,9 @@ spec:
             items:
               - { key: {{ .service }}.url, path: redis-url }
               - { key: secret, path: deployment }
+              {{- with $root.Values.redis.caKey }}
+              - { key: {{ . | quote }}, path: redis-ca }
+              {{- end }}
         {{- range .volumes }}
         - {{ toJson . }}
         {{- end }}
@@ -196,6 +204,9 @@ spec:
 {{- define "quire.common" -}}
 QUIRE_REDIS_URL_FILE: /run/secrets/quire/redis-url
 QUIRE_SECRET_FILE: /run/secrets/quire/deployment
+{{- if .Values.redis.caKey }}
+QUIRE_REDIS_CA_FILE: /run/secrets/quire/redis-ca
+{{- end }}
 QUIRE_STOP_SECONDS: {{ .Values.stopSeconds | quote }}
 QUIRE_LOG_FORMAT: json
 {{- with .Values.traces }}
