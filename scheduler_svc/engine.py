@@ -185,9 +185,10 @@ class Engine:
     def _lack_of(self, group: SequenceGroup) -> NoSuchWorker:
         """Why no worker takes a request."""
         limits, adapter = [each.limits for each in self.fleet.schedulers], group.request.adapter
-        if any(each.goes_on(*group.needs) for each in limits):
+        seeing = [each for each in limits if each.images and each.has_room_for_images(group.request)]
+        blind = bool(group.request.images) and not seeing
+        if not blind and any(each.goes_on(*group.needs) for each in limits):
             return NoSuchWorker(tokens=group.limit)
-        blind = bool(group.request.images) and not any(each.images for each in limits)
         return NoSuchWorker("" if any(each.has(adapter) for each in limits) else adapter, blind)
 
     @property

@@ -77,14 +77,15 @@ class NoSuchWorker(SchedulerError):
     """The answer was begun by a worker that computed otherwise than all workers here.
 
     Or it is for an adapter that none of them has. `adapter`: its name then. Or it has `images`, which none of
-    them takes. Or it was begun by a larger one. `tokens`: number of tokens that it may come to then.
+    them takes, or none computes in one step. Or it was begun by a larger one. `tokens`: number of tokens that
+    it may come to then.
     """
 
     def __init__(self, adapter: str = "", images: bool = False, tokens: int = 0) -> None:
         if tokens:
             super().__init__(f"no worker here holds the {tokens} tokens that this answer may come to")
         elif images:
-            super().__init__("no worker here takes images")
+            super().__init__("no worker here takes these images")
         elif adapter:
             super().__init__(f"no worker here has the adapter '{adapter[:200]}'")
         else:

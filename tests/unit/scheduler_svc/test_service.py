@@ -541,7 +541,20 @@ async def test_images_are_told_apart_and_go_to_workers_that_take_them(
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await collect(stage.stub.Generate(iter([start(prompt, images=[seen(0, 1)])])))
         assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-        assert refused.value.details() == "no worker here takes images"
+        assert refused.value.details() == "no worker here takes these images"
+    whole = {"images": True, "whole_images": True}
+    async with Stage(fake, fake.limits(max_step_tokens=20, **whole)) as stage:
+        await stage.join()
+        stage.workers.going.clear()
+        call = stage.stub.Generate(iter([start([1] * 20, images=[seen(2, 12)])]))
+        await asyncio.wait_for(stage.workers.received.wait(), 60)
+        stage.workers.kill()
+        stage.workers.limits = fake.limits(max_step_tokens=10, **whole)
+        stage.workers.going.set()
+        stage.workers.join()
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await collect(call)
+        assert refused.value.details() == "no worker here takes these images"
 
 
 async def test_adapters_are_told_apart_from_the_model_to_the_end(
