@@ -29,6 +29,31 @@ def _marked(*signs: str, mark: str, calls: str) -> CallFormat:
     )
 
 
+def _keyed(
+    *signs: str, prefix: str = "", suffix: str = "", separator: str = "", around: str = ""
+) -> CallFormat:
+    """GLM's elements: a key, then its value. `prefix`, `suffix`: of the names of tags. `separator`: follows a
+    function's name. `around`: the element around all calls. Some models write new lines, others do not."""
+
+    def tags(name: str) -> tuple[str, str]:
+        return f"<{prefix}{name}{suffix}>", f"</{prefix}{name}{suffix}>"
+
+    (begin, end), (key, key_end), (value, value_end) = map(tags, ("tool_call", "arg_key", "arg_value"))
+    first, last = tags(around) if around else ("", "")
+    return CallFormat(
+        signs=(signs,),
+        syntax=ELEMENTS,
+        begin=(begin,),
+        end=end,
+        delimiters=(first, last) if around else (),
+        call=f"{begin}$name{separator}\n?$arguments{end}",
+        argument=f"{key}$key{key_end}\n?{value}$value{value_end}\n?",
+        first=f"{first}\n?" if around else "",
+        between="\n?",
+        last=f"\n?{last}" if around else "",
+    )
+
+
 # The first format whose signs a template has is the model's. So the one with more signs stands first.
 CALLS: Mapping[str, CallFormat] = {
     "harmony": CallFormat(
@@ -63,8 +88,8 @@ CALLS: Mapping[str, CallFormat] = {
         begin=("<|open|>tools<|sep|>",),
         end="<|close|>tools<|sep|>",
         delimiters=("<|close|>response<|sep|>",),
-        call='<|open|>call tool="$name" index="$number"<|sep|>$arguments<|close|>call<|sep|>',
-        argument='<|open|>argument key="$key" type="$type"<|sep|>$value<|close|>argument<|sep|>',
+        call='<|open|>call tool="$name|e" index="$number"<|sep|>$arguments<|close|>call<|sep|>',
+        argument='<|open|>argument key="$key|e" type="$type"<|sep|>$value<|close|>argument<|sep|>',
         arguments='<|open|>json type="object"<|sep|>$arguments<|close|>json<|sep|>',
         first="<|close|>response<|sep|><|open|>tools<|sep|>",
         last="<|close|>tools<|sep|>",
@@ -142,19 +167,16 @@ CALLS: Mapping[str, CallFormat] = {
         argument="<parameter=$key>\n$value\n</parameter>\n",
         between="\n",
     ),
-    "hy3": CallFormat(
-        signs=(("<tool_sep", ":opensource"),),
-        syntax=ELEMENTS,
-        begin=("<tool_call:opensource>",),
-        end="</tool_call:opensource>",
-        delimiters=("<tool_calls:opensource>", "</tool_calls:opensource>"),
-        call="<tool_call:opensource>$name<tool_sep:opensource>\n$arguments</tool_call:opensource>",
-        argument="<arg_key:opensource>$key</arg_key:opensource>\n"
-        "<arg_value:opensource>$value</arg_value:opensource>\n",
-        first="<tool_calls:opensource>\n",
-        between="\n",
-        last="\n</tool_calls:opensource>",
+    "hy3": _keyed(
+        *("<tool_sep", ":opensource"),
+        suffix=":opensource",
+        separator="<tool_sep:opensource>",
+        around="tool_calls",
     ),
+    "hy3_plain": _keyed("<tool_calls>", "<tool_sep>", separator="<tool_sep>", around="tool_calls"),
+    "hy4": _keyed("<arg_key", ":6124c78e", suffix=":6124c78e", around="tool_calls"),
+    "hy4_opensource": _keyed("<arg_key", ":opensource", suffix=":opensource", around="tool_calls"),
+    "hy4_plain": _keyed("<tool_calls>", "<arg_key>", around="tool_calls"),
     "minicpm5": CallFormat(
         signs=(("<function name=", "<param name="),),
         syntax=ELEMENTS,
@@ -194,15 +216,7 @@ CALLS: Mapping[str, CallFormat] = {
         between=None,
     ),
     "gigachat35": _marked("｜GCML｜", mark="｜GCML｜", calls="tool_calls"),
-    "longcat": CallFormat(
-        signs=(("<longcat_tool_call>", "<longcat_arg_key>"),),
-        syntax=ELEMENTS,
-        begin=("<longcat_tool_call>",),
-        end="</longcat_tool_call>",
-        call="<longcat_tool_call>$name\n$arguments</longcat_tool_call>",
-        argument="<longcat_arg_key>$key</longcat_arg_key>\n<longcat_arg_value>$value</longcat_arg_value>\n",
-        between="\n",
-    ),
+    "longcat": _keyed("<longcat_tool_call>", "<longcat_arg_key>", prefix="longcat_"),
     "longcat_json": CallFormat(
         signs=(("<longcat_tool_call>",),),
         syntax=JSON_CALLS,
@@ -279,15 +293,7 @@ CALLS: Mapping[str, CallFormat] = {
         delimiters=('<|"|>',),
         call="<|tool_call>call:$name{$arguments}<tool_call|>",
     ),
-    "glm": CallFormat(
-        signs=(("<tool_call>", "<arg_key>"),),
-        syntax=ELEMENTS,
-        begin=("<tool_call>",),
-        end="</tool_call>",
-        call="<tool_call>$name\n$arguments</tool_call>",
-        argument="<arg_key>$key</arg_key>\n<arg_value>$value</arg_value>\n",
-        between="\n",
-    ),
+    "glm": _keyed("<tool_call>", "<arg_key>"),
     "qwen3_coder": CallFormat(
         signs=(("<tool_call>", "<function="),),
         syntax=ELEMENTS,

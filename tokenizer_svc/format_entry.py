@@ -11,6 +11,8 @@ NONE = "none"
 """Name of the format that spells nothing."""
 JSON = "json"
 """Name of the format of calls of models whose chat template tells of none."""
+LINE = "\n?"
+"""In the text of a format: a new line or nothing."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,8 @@ class CallFormat:
     call: str = ""
     """One call as the model writes it. `$name` and `$arguments` stand for what they say, `$recipient` for the
     name, too, `$number` for digits, `$id` for an identifier of small letters and digits, `$space` for a space
-    or nothing."""
+    or nothing, `LINE` for a new line or nothing. In a name with `|e` behind it, as in `$name|e`, `&` and `"`
+    are `&amp;` and `&quot;`."""
     argument: str = ""
     """One argument, if each is an element of XML: `$key`, `$value`, `$text` for `true` if the value is a text
     as it stands, and `false` if it is JSON, and `$type` for the value's type in JSON Schema."""

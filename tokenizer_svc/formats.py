@@ -11,7 +11,7 @@ from itertools import pairwise
 from proto.tokenizer_pb2 import JSON_CALLS, NAMED_JSON, PYTHON_CALLS, AnswerFormat
 from tokenizer_svc.call_table import CALLS
 from tokenizer_svc.errors import InvalidRequestError
-from tokenizer_svc.format_entry import JSON, NONE, CallFormat, ThoughtFormat
+from tokenizer_svc.format_entry import JSON, LINE, NONE, CallFormat, ThoughtFormat
 from tokenizer_svc.thought_table import THOUGHTS
 from tokenizer_svc.token_bytes import TokenBytes
 from tokenizer_svc.tokenizer import TextModel
@@ -120,8 +120,8 @@ def answer_format(calls: CallFormat | None, thoughts: ThoughtFormat | None) -> A
         form.call_end, form.call_opening = calls.end, calls.opening
         form.call_syntax, form.call_header = calls.syntax, calls.header
         form.delimiters.extend(calls.delimiters)
-        form.call_text, form.argument_text = _within(calls), calls.argument
-        form.arguments_text = calls.arguments
+        texts = (_within(calls), calls.argument, calls.arguments)
+        form.call_text, form.argument_text, form.arguments_text = (each.replace(LINE, "\n") for each in texts)
     return form
 
 

@@ -32,10 +32,9 @@ THOUGHTS: Mapping[str, ThoughtFormat] = {
         delimiters=("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
     ),
     "hy3": ThoughtFormat(
-        signs=(("think_begin_token", ":opensource"),),
-        begin="<think:opensource>",
-        end="</think:opensource>",
+        signs=(("<think", ":opensource"),), begin="<think:opensource>", end="</think:opensource>"
     ),
+    "hy4": ThoughtFormat(signs=(("<think", ":6124c78e"),), begin="<think:6124c78e>", end="</think:6124c78e>"),
     "apriel": ThoughtFormat(
         signs=(("[BEGIN FINAL RESPONSE]",),),
         begin="Here are my reasoning steps:",

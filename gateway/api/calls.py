@@ -106,12 +106,13 @@ def _elements(text: str, form: AnswerFormat, functions: Functions) -> list[Call]
             return None
         text, body = text[call.end() :].lstrip(), call["body"].strip()
         if form.arguments_text and (whole := together(form.arguments_text).fullmatch(body)):
-            calls.append(Call(call["name"].strip(), _spelled(DECODER.decode(whole["body"].strip()))))
+            calls.append(Call(elements.named(call["name"]), _spelled(DECODER.decode(whole["body"].strip()))))
             continue
         if body and (not body.endswith(elements.argument_end) or elements.argument.sub("", body).strip()):
             return None
         pairs = [found.groupdict() for found in elements.argument.finditer(body)]
-        calls.append(_from_pairs(call["name"].strip(), pairs, functions))
+        pairs = [pair | {"key": elements.named(pair["key"])} for pair in pairs]
+        calls.append(_from_pairs(elements.named(call["name"]), pairs, functions))
     return calls
 
 
@@ -169,7 +170,7 @@ def _from_pairs(name: str, pairs: Sequence[Mapping[str, str | None]], functions:
     schema = functions.get(name, {})
     arguments = {}
     for pair in pairs:
-        key, told = (pair["key"] or "").strip(), pair.get("told")
+        key, told = pair["key"] or "", pair.get("told")
         types = _TOLD[told] if told else _told_by_type(pair.get("type"), types_of(key, schema))
         arguments[key] = value_of(pair.get("data") or pair["value"] or "", types)
     return Call(name, _spelled(arguments))

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 _PARTS = re.compile(
     r'(?P<told>\s[\w-]+="\$text")|(?P<type>\s[\w-]+="\$type")|(?P<data><!\[CDATA\[\$value]]>)'
-    r'|(?P<lines>\n\$value\n)|(?P<value>\$value)|(?P<quoted>"\$(?P<attribute>\w+)")'
+    r'|(?P<lines>\n\$value\n)|(?P<value>\$value)|(?P<quoted>"\$(?P<attribute>\w+)(?:\|e)?")'
     r'|(?P<body>\$arguments)|\$(?P<word>\w+)|(?P<space>\s+)|[^$\s"<]+|.'
 )
 _VALUE = "(?P<value>.*?)"
@@ -23,6 +23,13 @@ class Elements(NamedTuple):
     """Its groups are `key`, `value` or `data`, and `told`: `true` of a value that is a text as it stands; or
     `type`: that of the value in JSON Schema."""
     argument_end: str
+    escaped: bool
+    """In names `&` and `"` are `&amp;` and `&quot;`."""
+
+    def named(self, text: str) -> str:
+        """A name that stands there as `text`."""
+        name = text.strip()
+        return name.replace("&quot;", '"').replace("&amp;", "&") if self.escaped else name
 
 
 @lru_cache(maxsize=64)
@@ -35,6 +42,7 @@ def elements_of(call: str, argument: str) -> Elements:
         end,
         re.compile(_pattern(argument), re.DOTALL),
         re.split(r"\$value(?:]]>)?", argument)[-1].strip(),
+        '|e"' in call,
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from ops.model_directory.grammars import GrammarError
 from proto.tokenizer_pb2 import BARE_KEYS, NESTED, PYTHON_CALLS
 from tokenizer_svc.call_table import CALLS
-from tokenizer_svc.format_entry import CallFormat
+from tokenizer_svc.format_entry import LINE, CallFormat
 from tokenizer_svc.grammars.bare_values import KEY, BareValues
 from tokenizer_svc.grammars.call_rules import CallRules, Function
 from tokenizer_svc.grammars.call_values import JSON_IN_XML, PYTHON, Values, quoted
@@ -108,9 +108,10 @@ class _Grammar:
 
     def _call(self, function: Function, text: str) -> str:
         """A call of the function. `text`: how the format writes a call, or the rest of it."""
-        name = quoted(self._name(function.name))
+        name = self._name(function.name)
         arguments = self._input(function) if function.syntax else self._arguments(function)
-        places = {"name": [name], "arguments": [arguments], "number": [_DIGITS], "id": [_IDENTIFIER]}
+        places = {"name": [quoted(name)], "name|e": [quoted(_escaped(name))], "arguments": [arguments]}
+        places |= {"number": [_DIGITS], "id": [_IDENTIFIER]}
         before, recipient, rest = text.partition("$recipient")
         if not recipient:
             return self._rules.add(self._written(text, places))
@@ -160,6 +161,8 @@ class _Grammar:
     def _spells(self, argument: str) -> bool:
         if self._format.syntax == PYTHON_CALLS:
             return _is_python_name(argument)
+        if '"' in argument and '"$key"' in self._format.argument:
+            return False
         return bool(_KEYS.get(self._format.syntax, _KEY).fullmatch(argument))
 
     def _input(self, function: Function) -> str:
@@ -179,11 +182,11 @@ class _Grammar:
 
     def _bare(self, source: Source, end: str, marks: Collection[str]) -> str:
         """An input as it stands, and its end. `marks`: what it cannot have in it."""
-        texts = self._texts
-        head = texts.literals(end)[0]
-        glue = "" if head.startswith("<[") else end
+        texts, mark = self._texts, end.removesuffix(LINE)
+        glue = "" if texts.literals(mark)[0].startswith("<[") else mark
         spelling = BareSpelling(self._rules, source.terminals, glue, marks, texts.without(marks))
-        return InputGrammar(self._rules, source, spelling).text(self._literal(end))
+        text = InputGrammar(self._rules, source, spelling).text(self._literal(mark))
+        return f"{text} {self._literal(end.removeprefix(mark))}".strip()
 
     def _json(self, schema: Mapping[str, Any], lenient: bool) -> str:
         options = {"lenient": lenient, "whitespace_pattern": WHITESPACE}
@@ -239,16 +242,17 @@ class _Grammar:
     def _around(self, name: str, as_text: bool, kind: str = "string") -> tuple[str, str]:
         """What stands before and after the value of an argument, which needs no CDATA section."""
         begin, _, end = self._format.argument.partition("$value")
-        begin, end = begin.removesuffix(_CDATA[0]), end.removeprefix(_CDATA[1]).replace("$key", name)
+        begin, end = begin.removesuffix(_CDATA[0]), end.removeprefix(_CDATA[1])
         told = begin.replace("$text", "true" if as_text else "false").replace("$type", kind)
-        return told.replace("$key", name), end
+        key, spelled = ("$key|e", _escaped(name)) if "$key|e" in told else ("$key", name)
+        return told.replace(key, spelled), end.replace(key, spelled)
 
     def _ends(self, end: str) -> set[str]:
         """What no text can have in it. `end`: what stands after the value."""
         if self._format.syntax == NESTED:
             return {end.partition("</")[0]}
         after_call = self._format.call.partition("$arguments")[2]
-        return {end.strip(), *after_call.split(), self._format.end} - {""}
+        return {end.removesuffix(LINE).strip(), *after_call.split(), self._format.end} - {""}
 
     def _raw(self, schema: Mapping[str, Any], end: str, values: Values) -> str:
         """A text as it is, and its end."""
@@ -284,6 +288,10 @@ class _Grammar:
 
 def _is_text(schema: Any) -> bool:
     return isinstance(schema, dict) and schema.get("type") == "string"
+
+
+def _escaped(name: str) -> str:
+    return name.replace("&", "&amp;").replace('"', "&quot;")
 
 
 def _is_python_name(name: str) -> bool:

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 
-from tokenizer_svc.format_entry import ThoughtFormat
+from tokenizer_svc.format_entry import LINE, ThoughtFormat
 from tokenizer_svc.formats import ThoughtRules
 from tokenizer_svc.grammars.call_values import GrammarRules, quoted
 from tokenizer_svc.thought_table import THOUGHTS
@@ -15,7 +15,7 @@ from tokenizer_svc.thought_table import THOUGHTS
 ANY = "/(?s:.*)/"
 SPACE = r"\s\x1c-\x1f\x85"
 """White space as Python has it."""
-_PLACE = re.compile(r"\$(\w+)")
+_PLACE = re.compile(r"\$(\w+(?:\|e)?)")
 
 
 def after_thought(grammar: str, asked: ThoughtRules) -> str:
@@ -127,8 +127,9 @@ class Texts:
         """A text in pieces, with special tokens as such."""
         if not text:
             return []
-        for mark, token in self._asked.special.items():
+        marks = {LINE: '"\\n"?'} | {mark: f"<[{token}]>" for mark, token in self._asked.special.items()}
+        for mark, spelled in marks.items():
             before, found, after = text.partition(mark)
             if found:
-                return [*self.literals(before), f"<[{token}]>", *self.literals(after)]
+                return [*self.literals(before), spelled, *self.literals(after)]
         return [quoted(text)]

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import sys
 import time
 
@@ -30,6 +31,18 @@ TWO = [("weather", json.loads(ARGUMENTS)), ("clock", {})]
 NS = "]<]minimax[>["
 AS_JSON = f'{{"name": "weather", "arguments": {ARGUMENTS}}}'
 CLOCK = '{"name": "clock", "parameters": {}}'
+
+
+def hy4(suffix: str) -> str:
+    """Calls of Hunyuan 4, whose marks end with this."""
+    calls = (
+        f"<tool_call>weather<arg_key>city</arg_key><arg_value>{PLAIN}</arg_value><arg_key>days</arg_key>"
+        '<arg_value>3</arg_value><arg_key>at</arg_key><arg_value>{"x": [true]}</arg_value></tool_call>'
+    )
+    text = f"<tool_calls>\n{calls}\n<tool_call>clock</tool_call>\n</tool_calls>"
+    return re.sub(r"(</?\w+)>", rf"\1{suffix}>", text)
+
+
 EXAMPLES = {
     "hermes": ("hermes", f"<tool_call>\n{AS_JSON}\n</tool_call>\n<tool_call>{CLOCK}</tool_call>", TWO),
     "granite": ("granite", f"<|tool_call|>[{AS_JSON}, {CLOCK}]", TWO),
@@ -153,6 +166,17 @@ EXAMPLES = {
         "<tool_call:opensource>clock<tool_sep:opensource>\n</tool_call:opensource>\n</tool_calls:opensource>",
         [("weather", SIMPLE), ("clock", {})],
     ),
+    "hy3_plain": (
+        "hy3_plain",
+        f"<tool_calls>\n<tool_call>weather<tool_sep>\n<arg_key>city</arg_key>\n<arg_value>{PLAIN}</arg_value>\n"
+        "<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n<arg_key>at</arg_key>\n"
+        '<arg_value>{"x": [true]}</arg_value>\n</tool_call>\n'
+        "<tool_call>clock<tool_sep>\n</tool_call>\n</tool_calls>",
+        [("weather", SIMPLE), ("clock", {})],
+    ),
+    "hy4": ("hy4", hy4(":6124c78e"), [("weather", SIMPLE), ("clock", {})]),
+    "hy4_opensource": ("hy4_opensource", hy4(":opensource"), [("weather", SIMPLE), ("clock", {})]),
+    "hy4_plain": ("hy4_plain", hy4(""), [("weather", SIMPLE), ("clock", {})]),
     "minicpm5": (
         "minicpm5",
         f'<function name="weather"><param name="city"><![CDATA[{PLAIN}]]></param><param name="days">3</param>'
@@ -356,6 +380,22 @@ def test_calls(example):
         return
     found = assert_any_cut_is_the_same(form, after(name, "Let me look.\n\n", text))
     assert (found.content, of(found.calls)) == ("Let me look.", expected)
+
+
+@pytest.mark.parametrize(
+    ("written", "key"),
+    [("a&amp;b", "a&b"), ("say &quot;&amp;amp;&quot;", 'say "&amp;"'), ("a&lt;b", "a&lt;b")],
+)
+def test_names_may_be_written_as_in_xml(written, key):
+    """As Kimi K3's template writes them."""
+    text = (
+        f'<|open|>tools<|sep|><|open|>call tool="{written}" index="1"<|sep|>'
+        f'<|open|>argument key="{written}" type="string"<|sep|>&amp;<|close|>argument<|sep|>'
+        "<|close|>call<|sep|><|close|>tools<|sep|>"
+    )
+    splitter = Splitter(form_of("kimi_k3", "kimi_k3"), {key: {}})
+    (call,) = (*splitter.add(text).calls, *splitter.finish().calls)
+    assert (call.name, json.loads(call.arguments)) == (key, {key: "&amp;"})
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from gateway.api.calls import functions_of
 from gateway.api.splitter import Pieces, Splitter
 from ops.model_directory.grammars import GrammarError, Vocabulary
-from proto.tokenizer_pb2 import PYTHON_CALLS
+from proto.tokenizer_pb2 import ELEMENTS, PYTHON_CALLS
 from tests.unit.gateway.api.test_splitter import SAID, form_of, thoughts_of
 from tokenizer_svc.call_table import CALLS
 from tokenizer_svc.formats import ThoughtRules
@@ -149,6 +149,7 @@ CLOSING = [
     "</｜GCML｜parameter>\n",
     "</｜GCML｜invoke>\n",
     "</longcat_arg_value>\n",
+    "</arg_value:6124c78e>",
     "</atem:parameter>\n",
     "]<]minimax[>[</a>",
     *MARKS,
@@ -354,6 +355,7 @@ def test_without_a_mark_the_first_character_tells(model: Model, name: str) -> No
         ("pythonic", Function("f", {"properties": {"in": {}}}), "cannot spell the argument 'in'"),
         ("pythonic", Function("f", {"properties": {"\ufb01n": {}}}), "cannot spell the argument '\ufb01n'"),
         ("glm", Function("f", {"properties": {"a<": {}}}), "cannot spell the argument 'a<'"),
+        ("minimax_m2", Function("f", {"properties": {'a"': {}}}), "cannot spell the argument 'a\"'"),
         ("glm", Function("f", {"properties": {"a": {"not": {}}}}, strict=True), "argument 'a': 'not'"),
         ("glm", Function("f", {"anyOf": [{}]}, strict=True), "'anyOf' is not supported"),
         (
@@ -545,6 +547,8 @@ NAMES = [
     "größe's",
     "a,b;(c)=d",
     "$name",
+    "a&b",
+    "a&amp;b",
 ]
 
 
@@ -556,6 +560,43 @@ def test_a_name_may_have_other_characters(model: Model, name: str, called: str) 
     rules = CallRules([Function(called, None)], name, before, required=True, single=True)
     text = next(text for seed in range(SEEDS) if (text := walk(model, rules, seed)) is not None)
     assert [(call.name, call.arguments) for call in split(rules, text).calls] == [(called, "{}")], text
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("glm", "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>x</arg_value>\n</tool_call>"),
+        ("glm", "<tool_call>f<arg_key>a</arg_key><arg_value>x</arg_value></tool_call>"),
+        ("glm", "<tool_call>f<arg_key>a</arg_key>\n<arg_value>x</arg_value>\n</tool_call>"),
+        (
+            "hy4_plain",
+            "<tool_calls>\n<tool_call>f<arg_key>a</arg_key><arg_value>x</arg_value></tool_call>\n</tool_calls>",
+        ),
+    ],
+)
+def test_new_lines_of_a_call_are_as_the_model_writes_them(model: Model, name: str, call: str) -> None:
+    """GLM 4.6 writes them, 4.7 does not, nor do others that took over its format."""
+    inner = call.removeprefix("<tool_calls>\n").removesuffix("\n</tool_calls>")
+    syntax = Function("f", {"properties": {"a": {}}}, syntax="regex", definition="[a-z]*")
+    for function in (F, syntax):
+        rules = CallRules([function], name, ThoughtRules("", model.special), required=True)
+        for text in (call, call.replace(inner, inner * 2), call.replace(inner, f"{inner}\n{inner}")):
+            assert model.takes(rules, text), text
+            calls = split(rules, text).calls
+            assert json.loads(calls[0].arguments) == {"a": "x"}
+            assert len(calls) == text.count("<tool_call>")
+    assert not model.takes(rules, call.replace("</arg_key>", "</arg_key>\n\n"))
+
+
+@pytest.mark.parametrize("key", ["a&b", 'say "a"', "&quot;", "$key", "$key|e", "$text", "$type"])
+def test_an_argument_s_name_is_written_as_the_format_writes_it(model: Model, key: str) -> None:
+    function = Function("f", {"properties": {key: {"type": "string", "enum": ["x"]}}, "required": [key]})
+    for name, entry in CALLS.items():
+        if entry.syntax != ELEMENTS or ('"' in key and '"$key"' in entry.argument):
+            continue
+        rules = CallRules([function], name, ThoughtRules(thoughts_of(name, ""), model.special), True, True)
+        text = next(text for seed in range(SEEDS) if (text := walk(model, rules, seed)) is not None)
+        assert [json.loads(each.arguments) for each in split(rules, text).calls] == [{key: "x"}], text
 
 
 def test_rules_are_read_as_they_were_written() -> None:
