@@ -218,6 +218,7 @@ def _find(text: str, marks: tuple[str, ...]) -> tuple[int, str]:
     No mark: the text up to that place cannot be part of one, whatever comes.
     """
     first, found = len(text), ""
+    marks = tuple(mark for mark in marks if mark[0] in text)  # few are, of those with names of functions
     for mark in marks:
         place = text.find(mark)
         if place >= 0 and (place, -len(mark)) < (first, -len(found)):

@@ -91,7 +91,7 @@ def each_tried(vocabulary: Vocabulary, kind: str, text: str, lenient: bool) -> d
                 return refused
     if not taken:
         return refused
-    answer({"at": ""})
+    answer({"at": "", "loose": len(rules.functions) - sum(not each.loose for each in taken)})
     is_whole = len(taken) == 1 and not rules.text_schema
     return grammar if is_whole else {"rules": replace(rules, functions=taken).write()}
 

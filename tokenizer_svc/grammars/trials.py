@@ -179,6 +179,8 @@ class Grammars:
                 raise
             else:
                 if "text" in answer:
+                    if loose := answer.get("loose"):
+                        log.info("%d schemas of functions cannot be followed, and need not be", loose)
                     return Verdict(text=answer["text"])
                 if "error" in answer:
                     granted = seconds if "scarce" in answer else 0.0
@@ -211,8 +213,8 @@ class Grammars:
 
     async def _ask(self, question: object) -> dict[str, Any]:
         """Ask one question. The answer has the `text` of a grammar or an `error`, the function that was
-        compiled last (`at`; empty: all together), and an exit status (`ended`). With `scarce` the error is a
-        want of memory.
+        compiled last (`at`; empty: all together), how many functions have no schema in it although they came
+        with one (`loose`), and an exit status (`ended`). With `scarce` the error is a want of memory.
 
         Raises `OSError`, `EOFError` or `ValueError` if the process ends, and `TimeoutError`.
         """

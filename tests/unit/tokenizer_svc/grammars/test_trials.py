@@ -243,7 +243,7 @@ SLOPPY: list[Any] = [
 @pytest.mark.parametrize("required", [False, True])
 @pytest.mark.parametrize("calls", ["hermes", "glm"])
 async def test_a_function_that_need_not_be_followed_refuses_nothing(
-    grammars: Grammars, calls: str, required: bool
+    grammars: Grammars, caplog: pytest.LogCaptureFixture, calls: str, required: bool
 ) -> None:
     """It is called with any values. Beside it the functions that are strict are followed."""
     strict = Function("strict", {"properties": {"a": {"type": "integer"}}, "required": ["a"]}, True)
@@ -259,6 +259,7 @@ async def test_a_function_that_need_not_be_followed_refuses_nothing(
         tokens = vocabulary._tokenizer.tokenize_str(text)
         return bool(matcher.consume_tokens(tokens) and matcher.is_accepting())
 
+    caplog.set_level("INFO", module.__name__)
     for parameters in SLOPPY:
         sloppy = Function("sloppy", parameters)
         if calls == "hermes" or "properties" in parameters:
@@ -266,6 +267,11 @@ async def test_a_function_that_need_not_be_followed_refuses_nothing(
                 assert await takes(functions, "sloppy", "5"), parameters
         assert await takes([sloppy, strict], "strict", "5")
         assert not await takes([sloppy, strict], "strict", '"x"')
+    said = "1 schemas of functions cannot be followed, and need not be"
+    assert {each.getMessage() for each in caplog.records} == {said}
+    caplog.clear()
+    assert await takes([strict], "strict", "5")
+    assert not caplog.records
 
 
 @pytest.mark.timeout(60)
