@@ -62,7 +62,11 @@ def _value(element: _Element, schema: object, root: Mapping[str, Any]) -> object
         return value_of(element.text, types)
     if element.text.strip() or types == {"string"}:
         raise ValueError("a text and elements")
-    if "object" not in types and all(one.name == _ITEM for one in element.inner):
+    # An object that lists no `item` is hardly one whose only member has that name.
+    may_be_list = "object" not in types or (
+        "array" in types and not isinstance(part_of(schema, root, _ITEM), dict)
+    )
+    if may_be_list and all(one.name == _ITEM for one in element.inner):
         items = part_of(schema, root)
         return [_value(one, items, root) for one in element.inner]
     return {one.name: _value(one, part_of(schema, root, one.name), root) for one in element.inner}

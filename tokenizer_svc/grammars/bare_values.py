@@ -38,7 +38,7 @@ class BareValues(Values):
     def _written(self, text: str) -> str:
         return " ".join(self._texts.literals(text))
 
-    def _constant(self, value: object) -> str:
+    def _constant(self, value: object, schema: Schema = True) -> str:
         match value:
             case str():
                 if self._mark in value or self._end in value:

@@ -18,14 +18,14 @@ from tokenizer_svc.call_table import CALLS
 from tokenizer_svc.format_entry import LINE, CallFormat
 from tokenizer_svc.grammars.bare_values import KEY, BareValues
 from tokenizer_svc.grammars.call_rules import CallRules, Function
-from tokenizer_svc.grammars.call_values import JSON_IN_XML, PYTHON, Values, quoted
+from tokenizer_svc.grammars.call_values import JSON_IN_XML, PYTHON, Values, is_text, quoted
 from tokenizer_svc.grammars.input_grammar import InputGrammar, read_source
 from tokenizer_svc.grammars.input_spellings import BareSpelling, JsonSpelling
 from tokenizer_svc.grammars.lark_reader import Source
 from tokenizer_svc.grammars.nested_values import ELEMENT, NestedValues
 from tokenizer_svc.grammars.schema_limits import bounded, followed, with_required
 from tokenizer_svc.grammars.thought_grammar import ANY, SPACE, Texts
-from tokenizer_svc.grammars.types_apart import apart
+from tokenizer_svc.grammars.types_apart import apart, takes_texts, texts_of
 
 WHITESPACE = r"( |\n[ ]{0,40})?"
 """Between the parts of JSON: nothing, a space, or a new line that is indented. Without a bound a small model
@@ -145,9 +145,9 @@ class _Grammar:
     def _names_of(self, schema: Mapping[str, Any]) -> dict[str, Any]:
         """A schema that has of this one the names of arguments, as far as they can be spelled."""
         listed, required = schema.get("properties"), schema.get("required")
-        listed = listed if isinstance(listed, dict) else {}
+        listed, values = listed if isinstance(listed, dict) else {}, self._values(schema, lenient=True)
         named = {
-            name: {"type": "string"} if _is_text(each) else {}
+            name: {"type": "string"} if takes_texts(each, values) else {}
             for name, each in listed.items()
             if not self._in_pairs() or self._spells(name)
         }
@@ -228,13 +228,14 @@ class _Grammar:
 
     def _element(self, name: str, schema: Any, values: Values) -> str:
         if "$type" not in self._format.argument:
-            return self._typed(name, schema, "", values)
+            parts = [schema] if is_text(schema) else texts_of(schema, values) or [schema]
+            return " | ".join(self._typed(name, each, "", values) for each in parts)
         return " | ".join(self._typed(name, each, kind, values) for kind, each in apart(schema, values))
 
     def _typed(self, name: str, schema: Any, kind: str, values: Values) -> str:
         """An element whose value is of one type, if that is written."""
         # A value whose type is a string stands there as it is, and any other one as JSON.
-        as_text = _is_text(schema)
+        as_text = is_text(schema)
         begin, end = self._around(name, as_text, kind)
         value = self._raw(schema, end, values) if as_text else f"{values.of(schema)} {self._literal(end)}"
         return f"{self._literal(begin)} {value}"
@@ -284,10 +285,6 @@ class _Grammar:
 
     def _literal(self, text: str) -> str:
         return " ".join(self._texts.literals(text))
-
-
-def _is_text(schema: Any) -> bool:
-    return isinstance(schema, dict) and schema.get("type") == "string"
 
 
 def _escaped(name: str) -> str:

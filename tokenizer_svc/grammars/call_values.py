@@ -170,7 +170,7 @@ class Values:
                 return self._rules.add(" | ".join(self.of(each) for each in listed(schema, name)))
         if "const" in schema or "enum" in schema:
             values = [schema["const"]] if "const" in schema else listed(schema, "enum")
-            return self._rules.add(" | ".join(map(self._constant, values)))
+            return self._rules.add(" | ".join(self._constant(each, schema) for each in values))
         return self._of_types(schema)
 
     def check(self, schema: Mapping[str, Any], known: frozenset[str]) -> None:
@@ -306,8 +306,8 @@ class Values:
             "" if schema is False else self._rules.add(f"({self._other_key(listed)}) /: ?/ {self.of(schema)}")
         )
 
-    def _constant(self, value: object) -> str:
-        """What a constant is written as."""
+    def _constant(self, value: object, schema: Schema = True) -> str:
+        """What a constant is written as. `schema`: of which it is a value."""
         return " | ".join(map(quoted, self._dialect.write(value)))
 
     def _key(self, name: str) -> str:
@@ -341,6 +341,11 @@ class Values:
             ]
             self._rules.set(place, " | ".join(kinds))
         return self._anything
+
+
+def is_text(schema: Schema) -> bool:
+    """Whether it says by itself that its values are texts."""
+    return isinstance(schema, dict) and schema.get("type") == "string"
 
 
 def listed(schema: Mapping[str, Any], name: str) -> list[Any]:

@@ -4,14 +4,16 @@ A mark stands before each tag, and so behind each value: a value is written with
 cannot tell is JSON: objects that list no members, and values of any type.
 """
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from ops.model_directory.grammars import GrammarError
-from tokenizer_svc.grammars.call_values import JSON_IN_XML, Schema, Values, count, quoted
+from tokenizer_svc.grammars.call_values import JSON_IN_XML, Schema, Values, count, is_text, quoted
 from tokenizer_svc.grammars.thought_grammar import ANY, Texts
+from tokenizer_svc.grammars.types_apart import choices_of, texts_of
 
 ELEMENT = re.compile(r"[^<>/\s](?:[^<>\n]*[^<>\s])?")
 """What an element may be called."""
@@ -24,10 +26,10 @@ class NestedValues(Values):
         """`mark`: what stands before each tag. Others: as in `Values`."""
         self._texts, self._text_mark = texts, mark
         self._mark = " ".join(texts.literals(mark))
-        json = replace(JSON_IN_XML, string=texts.without((mark,), JSON_IN_XML.string))
-        true, false, null = (f"{each} {self._mark}" for each in (json.true, json.false, json.null))
-        super().__init__(texts.rules, root, replace(json, true=true, false=false, null=null), lenient)
-        self._json = Values(texts.rules, root, json, lenient)
+        dialect = replace(JSON_IN_XML, string=texts.without((mark,), JSON_IN_XML.string))
+        true, false, null = (f"{each} {self._mark}" for each in (dialect.true, dialect.false, dialect.null))
+        super().__init__(texts.rules, root, replace(dialect, true=true, false=false, null=null), lenient)
+        self._json = Values(texts.rules, root, dialect, lenient)
 
     def element(self, name: str, schema: Schema) -> str:
         """An argument, or a member of an object."""
@@ -36,31 +38,47 @@ class NestedValues(Values):
         return f"{self._mark} {quoted(f'<{name}>')} {self.of(schema)} {quoted(f'</{name}>')}"
 
     def of(self, schema: Schema) -> str:
-        if _is_text(schema) and schema.keys() & {"const", "enum"}:
+        if not is_text(schema) and (texts := texts_of(schema, self)):
+            return self._rules.add(" | ".join(map(self.of, texts)))
+        if is_text(schema) and schema.keys() & {"const", "enum"}:
             values = [schema["const"]] if "const" in schema else schema["enum"]
             if not isinstance(values, list) or not all(isinstance(each, str) for each in values):
                 raise GrammarError("'enum' must be a list of texts")
-            if any(self._text_mark in each for each in values):
-                raise GrammarError("this model's format of calls cannot spell one of its values")
-            return self._rules.add(" | ".join(f"{quoted(each)} {self._mark}" for each in values))
+            return self._rules.add(" | ".join(map(self._plain, values)))
         return super().of(schema)
 
-    def _constant(self, value: object) -> str:
+    def _plain(self, text: str) -> str:
+        if self._text_mark in text:
+            raise GrammarError("this model's format of calls cannot spell one of its values")
+        return f"{quoted(text)} {self._mark}"
+
+    def _constant(self, value: object, schema: Schema = True) -> str:
         match value:
+            case str() if is_text(schema) or texts_of(schema, self) or not _is_json(value):
+                return self._plain(value)
             case [_, *_]:
-                inner = [("item", each) for each in value]
+                inner = [("item", each, self._part(schema)) for each in value]
             case dict() if value and all(ELEMENT.fullmatch(name) for name in value):
-                inner = list(value.items())
+                inner = [(name, each, self._part(schema, name)) for name, each in value.items()]
             case _:
                 return " | ".join(f"{quoted(each)} {self._mark}" for each in self._dialect.write(value))
         elements = (
-            f"{self._mark} {quoted(f'<{name}>')} ({self._constant(each)}) {quoted(f'</{name}>')}"
-            for name, each in inner
+            f"{self._mark} {quoted(f'<{name}>')} ({self._constant(each, part)}) {quoted(f'</{name}>')}"
+            for name, each, part in inner
         )
         return f"{' '.join(elements)} {self._mark}"
 
+    def _part(self, schema: Schema, name: str | None = None) -> Schema:
+        """The schema of a member of an object, or of the items of a list; True if none is known."""
+        for choice in filter(lambda each: isinstance(each, dict), choices_of(schema, self)):
+            others, listed = choice.get("additionalProperties"), choice.get("properties")
+            own = listed.get(name, others) if isinstance(listed, dict) else others
+            if (part := choice.get("items") if name is None else own) is not None:
+                return part
+        return True
+
     def _string(self, schema: Mapping[str, Any]) -> str:
-        if not _is_text(schema):
+        if not is_text(schema):
             return f"{super()._string(schema)} {self._mark}"
         return self._texts.until(
             self._text_mark, (), " & ".join(f"/{each}/" for each in self.text(schema, "(?s:.)")) or ANY
@@ -88,5 +106,10 @@ class NestedValues(Values):
         return self._rules.add(f"{self._json.of(True)} {self._mark}")
 
 
-def _is_text(schema: Schema) -> bool:
-    return isinstance(schema, dict) and schema.get("type") == "string"
+def _is_json(text: str) -> bool:
+    """Whether a text would be read as another value, where the schema does not say that it is a text."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return text.strip() in ("True", "False", "None")
+    return True

@@ -15,6 +15,8 @@ SCHEMA = {
         "tags": {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}]},
         "units": {"type": "array", "items": {"$ref": "#/$defs/unit"}},
         "free": {},
+        "some": {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "object"}]},
+        "parts": {"anyOf": [{"type": "array"}, UNIT]},
     },
     "$defs": {"unit": UNIT},
 }
@@ -44,6 +46,9 @@ def element(name: str, *inner: str) -> str:
         (element("units", element("item")), {"units": [{}]}),
         (element("free", element("item", "1"), element("item", "x")), {"free": [1, "x"]}),
         (element("free", element("a", element("b", "true"))), {"free": {"a": {"b": True}}}),
+        (element("some", element("item", "7")), {"some": ["7"]}),
+        (element("some", element("item", "7"), element("a", "7")), {"some": {"item": 7, "a": 7}}),
+        (element("parts", element("item", "7")), {"parts": {"item": 7}}),
         (element("two words", "x"), {"two words": "x"}),
         ("", {}),
     ],

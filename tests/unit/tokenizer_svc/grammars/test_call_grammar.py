@@ -355,6 +355,7 @@ def test_without_a_mark_the_first_character_tells(model: Model, name: str) -> No
         ("pythonic", Function("f", {"properties": {"in": {}}}), "cannot spell the argument 'in'"),
         ("pythonic", Function("f", {"properties": {"\ufb01n": {}}}), "cannot spell the argument '\ufb01n'"),
         ("glm", Function("f", {"properties": {"a<": {}}}), "cannot spell the argument 'a<'"),
+        ("kimi_k3", Function("f", {"properties": {"a": {"type": 5}}}, True), "5 is not a type"),
         ("minimax_m2", Function("f", {"properties": {'a"': {}}}), "cannot spell the argument 'a\"'"),
         ("glm", Function("f", {"properties": {"a": {"not": {}}}}, strict=True), "argument 'a': 'not'"),
         ("glm", Function("f", {"anyOf": [{}]}, strict=True), "'anyOf' is not supported"),
@@ -534,6 +535,56 @@ def test_a_format_may_tell_the_type_of_a_value(
     )
     assert model.takes(rules, call) is taken
     assert model.takes(rules, f"<|open|>response<|sep|>{call}") is taken
+
+
+STRINGS: list[Any] = [
+    {"enum": ["5", "x"]},
+    {"const": "true"},
+    {"type": ["string"], "maxLength": 4},
+    {"type": ["string", "null"], "enum": ["5", "null"]},
+    {"enum": ["", None, "null"]},
+    {"$ref": "#/$defs/unit"},
+    {"allOf": [{"$ref": "#/$defs/unit"}], "default": "5"},
+    {"anyOf": [{"const": "5"}, {"type": "string", "pattern": "^[a-c]{1,3}$"}]},
+    {"type": "array", "items": {"$ref": "#/$defs/unit"}, "minItems": 1},
+    {"type": "array", "items": {"type": "string"}, "enum": [["5", "a"]]},
+    {"type": "array", "items": {"type": "array", "items": {"type": "string"}}, "enum": [[[], ["5"]]]},
+    {"type": "array", "items": {"anyOf": [{"type": "string"}, {"type": "null"}]}, "enum": [["5", None]]},
+    {"type": "object", "properties": {"k": {"type": "string"}}, "const": {"k": "5", "l": "5"}},
+    {"type": "object", "additionalProperties": {"type": "string"}, "const": {"k": "null"}},
+    {"enum": [["5", "a b"], {"k": "true", "l": "a"}]},
+]
+"""Schemas of texts. Who reads the call takes a value of some of them as it stands, and of others as JSON."""
+
+
+@pytest.mark.parametrize("schema", STRINGS)
+def test_texts_are_written_as_they_are_read(model: Model, schema: Any) -> None:
+    unit = {"unit": {"enum": ["5", "C"]}}
+    parameters = {"type": "object", "properties": {"a": schema}, "required": ["a"], "$defs": unit}
+    for name in (name for name, entry in CALLS.items() if entry.argument):
+        strict, before = "allOf" not in schema, ThoughtRules(thoughts_of(name, ""), model.special)
+        rules = CallRules([Function("f", parameters, strict)], name, before, True, True)
+        texts = [text for seed in range(4) if (text := walk(model, rules, seed)) is not None]
+        for text in texts:
+            (call,) = split(rules, text).calls
+            assert jsonschema_rs.is_valid(parameters, json.loads(call.arguments)), text
+        assert texts
+
+
+@pytest.mark.parametrize("name", ["glm", "minimax_m3"])
+def test_a_text_of_a_loose_function_is_written_as_it_is_read(model: Model, name: str) -> None:
+    properties = {"a": {"$ref": "#/$defs/unit"}, "b": {"$ref": "#/$defs/none"}, "c": {"enum": 5}}
+    parameters = {"properties": properties, "required": ["a"], "$defs": {"unit": {"enum": ["5"]}}}
+    before = ThoughtRules(thoughts_of(name, ""), model.special)
+    rules = CallRules([Function("f", parameters, loose=True)], name, before, required=True)
+    call = {
+        "glm": "<tool_call>f<arg_key>a</arg_key><arg_value>5</arg_value></tool_call>",
+        "minimax_m3": ']<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name="f">]<]minimax[>[<a>5'
+        "]<]minimax[>[</a>]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>",
+    }[name]
+    assert model.takes(rules, call)
+    assert model.takes(rules, call.replace("5", "a text")), "any one"
+    assert [json.loads(each.arguments) for each in split(rules, call).calls] == [{"a": "5"}]
 
 
 NAMES = [
