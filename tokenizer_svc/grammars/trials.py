@@ -180,7 +180,7 @@ class Grammars:
             else:
                 if "text" in answer:
                     if loose := answer.get("loose"):
-                        log.info("%d schemas of functions cannot be followed, and need not be", loose)
+                        log.info("functions whose schemas are not followed, as they cannot be: %d", loose)
                     return Verdict(text=answer["text"])
                 if "error" in answer:
                     granted = seconds if "scarce" in answer else 0.0

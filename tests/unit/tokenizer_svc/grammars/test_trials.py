@@ -267,7 +267,7 @@ async def test_a_function_that_need_not_be_followed_refuses_nothing(
                 assert await takes(functions, "sloppy", "5"), parameters
         assert await takes([sloppy, strict], "strict", "5")
         assert not await takes([sloppy, strict], "strict", '"x"')
-    said = "1 schemas of functions cannot be followed, and need not be"
+    said = "functions whose schemas are not followed, as they cannot be: 1"
     assert {each.getMessage() for each in caplog.records} == {said}
     caplog.clear()
     assert await takes([strict], "strict", "5")
