@@ -41,6 +41,23 @@ def test_a_token_tells_of_calls_that_a_template_leaves_to_the_model(byte_level):
     assert names_of(model, None)[0] == []
 
 
+@pytest.mark.parametrize(
+    ("suffix", "separator", "calls", "thoughts"),
+    [
+        (":opensource", "<tool_sep{}>", "hy3", "hy3"),
+        (":6124c78e", "", "hy4", "hy4"),
+        (":opensource", "", "hy4_opensource", "hy3"),
+        ("", "<tool_sep{}>", "hy3_plain", "think"),
+        ("", "", "hy4_plain", "think"),
+    ],
+)
+def test_marks_of_hunyuan_end_with_what_its_template_says(byte_level, suffix, separator, calls, thoughts):
+    """Templates with a suffix add it to each mark."""
+    marks = f"<think{{}}> <tool_calls{{}}> <tool_call{{}}> {separator} <arg_key{{}}> <arg_value{{}}>"
+    template = f"{{% set HYTK = '{suffix}' %}} {marks}" if suffix else marks.format(*[""] * 6)
+    assert names_of(byte_level, template) == ([calls], [thoughts])
+
+
 def test_a_template_for_functions_tells_of_calls(byte_level):
     """As with Hermes 3, whose default template has nothing of them."""
     model = replace(byte_level, tool_template="<tool_call>")
