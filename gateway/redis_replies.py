@@ -10,8 +10,11 @@ from proto.rpc import BusAway
 from proto.rpc.line import Line
 from proto.rpc.resp import RedisReplyError
 
-PASSING = ("LOADING", "MASTERDOWN", "READONLY", "CLUSTERDOWN", "TRYAGAIN")
-"""Beginnings of errors of a Redis that starts or takes another's place."""
+PASSING = (
+    *("LOADING", "MASTERDOWN", "READONLY", "UNBLOCKED", "NOREPLICAS", "BUSY"),
+    *("CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK"),
+)
+"""Beginnings of errors that pass: Redis starts, is busy, or becomes a replica; or a cluster moves keys."""
 AGAIN_SECONDS = 0.5
 """Time between two looks for a Redis that is away."""
 

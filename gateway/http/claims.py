@@ -90,13 +90,13 @@ local function drop(one)
 end
 """
 
-# ARGV[4] the fingerprint. Returns the fingerprint and the owner of the claim that there is now, which may be
-# the caller's already: its reply may have been lost.
+# ARGV[4] the fingerprint. Returns the fingerprint and the owner of the claim that there is now. It may be the
+# caller's already, as its reply may have been lost: then it lasts anew.
 _TAKE = (
     _COMMON
     + """
 local print = redis.call('HGET', claim, 'print')
-if print then return {print, redis.call('HGET', claim, 'owner')} end
+if print and not owned() then return {print, redis.call('HGET', claim, 'owner')} end
 redis.call('HSET', claim, 'print', ARGV[4], 'owner', owner, 'wanted', now)
 last()
 return {ARGV[4], owner}
@@ -187,7 +187,7 @@ class Claims:
         """The claim under a tenant's key: a new one of the caller's, or the one that there is.
 
         `fingerprint` tells the request from others. Raises `BadRequest` if another one has the key, and
-        `Unavailable` if Redis is away for longer than a claim lasts: none is left behind.
+        `Unavailable` if Redis is away for longer than a claim lasts.
         """
         name, owner = f"{tenant}:{hashlib.sha256(key.encode()).hexdigest()}", secrets.token_hex(8)
         command = partial(Claim(self, tenant, name, owner, True).run, _TAKE, LEASE_SECONDS, fingerprint)

@@ -40,6 +40,21 @@ async def test_a_redis_that_comes_back_is_waited_for() -> None:
     assert line.asked == len(PASSING) + 2
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)",
+        "NOREPLICAS Not enough good replicas to write.",
+        "BUSY Valkey is busy running a script.",
+        "MOVED 7 127.0.0.1:7001",  # the line follows one, and another server has the keys already
+        "ASK 7 127.0.0.1:7001",
+    ],
+)
+async def test_another_server_in_its_place_is_waited_for(error: str) -> None:
+    line = Answering(RedisReplyError(error), b"1")
+    assert await lasting(line.ask, 60) == b"1"
+
+
 async def test_what_redis_refuses_is_not_asked_again() -> None:
     line = Answering(RedisReplyError("LOADING the dataset"), RedisReplyError("OOM command not allowed"))
     with pytest.raises(Refused, match="The things cannot be reached"):

@@ -119,6 +119,17 @@ async def test_a_claim_whose_reply_is_lost_is_the_caller_s(
     broken.line.close()
 
 
+async def test_a_claim_that_is_asked_for_again_lasts_anew(claims: Claims, line: Line, prefix: str) -> None:
+    claim = await claims.take("t", "k", "print")
+    kept = f"{prefix}claims:of:{claim._key}"
+    await line.execute(("PEXPIRE", kept, 1000))  # after most of its time a reply has come at last
+    assert await claim.run(store._TAKE, store.LEASE_SECONDS, "print") == [b"print", claim._owner.encode()]
+    assert (await line.execute(("PTTL", kept)))[0] > 5000
+    await line.execute(("PEXPIRE", kept, 1000))
+    await claims.take("t", "k", "print")
+    assert (await line.execute(("PTTL", kept)))[0] <= 1000, "another one does not make it last"
+
+
 async def test_a_key_that_is_dropped_is_free(claims: Claims) -> None:
     first = await claims.take("t", "k", "print")
     second = await claims.take("t", "k", "print")
