@@ -199,7 +199,8 @@ const actions = {
     focus();
   },
   results(message, pressed) {
-    if (running) return;
+    const open = chats.unanswered(chat).some(call => message.tool_calls.includes(call));
+    if (running || !open) return;  // another tab may have sent them
     for (const field of pressed.parentElement.querySelectorAll("input")) {
       const call = message.tool_calls.find(({id}) => id === field.dataset.call);
       chats.append(chat, {role: "tool", tool_call_id: call.id, name: chats.nameOf(call), content: field.value});
@@ -303,12 +304,8 @@ function compare() {
   chat.settings.beside = beside.filter(name => name !== model);
   const others = Object.keys(offered).filter(name => name !== model);
   $("compare").hidden = !others.length;
-  $("others").replaceChildren(...others.map(name => {
-    const label = document.createElement("label"), check = document.createElement("input");
-    Object.assign(check, {type: "checkbox", value: name, checked: beside.includes(name)});
-    label.append(check, name);
-    return label;
-  }));
+  patch($("others"), others.map(name => node("label", [node("input", [], {type: "checkbox", value: name}), name])));
+  for (const check of $("others").querySelectorAll("input")) check.checked = beside.includes(check.value);
   const count = chat.settings.beside.length;
   $("count").textContent = count ? `+ ${count}` : "Compare";
 }

@@ -511,6 +511,37 @@ $("temperature").dispatchEvent(new Event("change"));
 const last = stored().find(one => one.title === "Again"), {temperature} = last.settings;
 const seen = {log, one, late, set, shown: $("log").innerText, again: texts(last), temperature};
 """
+RESULTS_ELSEWHERE = """
+$("tools").value = JSON.stringify([{type: "function", function: {name: "f", parameters: {type: "object"}}}]);
+$("tools").dispatchEvent(new Event("change"));
+$("message").value = "How is it?";
+$("form").requestSubmit();
+await until(() => document.querySelector("[data-call]"));
+const name = Object.keys(localStorage).find(one => one.startsWith("quire.chat."));
+const one = JSON.parse(localStorage.getItem(name)), [call] = one.messages[1].tool_calls;
+one.messages.push({role: "tool", tool_call_id: call.id, name: "f", content: "fog", parent: 1});
+one.messages.push({role: "assistant", model: "m", content: "Foggy.", tool_calls: [], parent: 2});
+one.leaf = 3;
+one.changed += 1000;
+localStorage.setItem(name, JSON.stringify(one));
+document.querySelector("[data-action=results]").click();
+const roles = JSON.parse(localStorage.getItem(name)).messages.map(({role}) => role);
+const seen = {log: $("log").innerText, roles};
+"""
+COMPARED = """
+$("compare").open = true;
+const checks = () => [...$("others").querySelectorAll("input")];
+const [first, second] = checks();
+first.focus();
+first.click();
+const focused = document.activeElement === first;
+second.click();
+const before = checks().map(one => one.checked), count = $("count").textContent;
+$("model").value = "other";
+$("model").dispatchEvent(new Event("change"));
+const after = checks().map(one => [one.value, one.checked]);
+const seen = {focused, before, count, after, told: $("count").textContent};
+"""
 BLOCKED = """
 let blocked = false;
 try { localStorage; } catch { blocked = true; }
@@ -639,6 +670,31 @@ async def test_what_another_tab_says_in_a_conversation_is_not_lost(browse, token
     assert "at last" in shown["shown"]
     said = ["Again", "So.", "in between", "So.", "and then", "and still", "Once more", "So.", "at last"]
     assert (shown["again"], shown["temperature"]) == (said, "0.7")
+
+
+async def test_results_that_another_tab_has_sent_are_not_sent_again(browse, tokenizer):
+    asked = []
+
+    async def generate(request, context):
+        asked.append(request)
+        form = AnswerFormat(call_begin=["<tool_call>"], call_end="</tool_call>", call_syntax=JSON_CALLS)
+        yield TextChunk(prompt=PromptInfo(tokens=1, format=form))
+        call = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
+        yield TextChunk(deltas=[TextDelta(text=call, token_ids=[7], finish_reason=STOP)])
+
+    tokenizer.generate = generate
+    shown = await browse("/", READY + RESULTS_ELSEWHERE)
+    assert "Foggy." in shown["log"]
+    assert shown["roles"] == ["user", "assistant", "tool", "assistant"]
+    assert len(asked) == 1
+
+
+async def test_models_to_compare_are_chosen_with_the_keyboard(browse, backend):
+    """The focus stays at the model that was chosen; the conversation's model is none of the others."""
+    backend.lease_list = [*leases_of("m"), *leases_of("other"), *leases_of("third")]
+    shown = await browse("/", READY + COMPARED)
+    assert (shown["focused"], shown["before"], shown["count"]) == (True, [True, True], "+ 2")
+    assert (shown["after"], shown["told"]) == ([["m", False], ["third", True]], "+ 1")
 
 
 async def test_a_browser_that_keeps_nothing_shows_the_page(browse, blocked, tokenizer):
