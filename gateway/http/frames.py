@@ -54,7 +54,7 @@ _FRAMES: TypeAdapter[Frame] = TypeAdapter(Annotated[Frame, Field(discriminator="
 
 
 class NotUnderstood(BadRequest, code="invalid_message"):
-    """A message is none of these frames. `id` is the one that it has, if that can be read."""
+    """A message is none of these frames. `id` names the request that it was to be, if that can be read."""
 
     def __init__(self, why: str, id_: str | None = None) -> None:
         super().__init__(f"The message is not understood: {why}.")
@@ -79,9 +79,13 @@ def read_frame(text: str) -> Frame:
 
 
 def _id_in(value: object) -> str | None:
-    """The id of a message."""
-    found = value.get("id") if isinstance(value, dict) else None
-    return found if isinstance(found, str) and 0 < len(found) <= MAX_ID else None
+    """The id of a message; None of one that cancels: the request of that id goes on."""
+    match value:
+        case {"type": "cancel"}:
+            return None
+        case {"id": str(found)} if 0 < len(found) <= MAX_ID:
+            return found
+    return None
 
 
 def event_frame(id_: str, data: str, name: str | None = None) -> str:

@@ -52,9 +52,10 @@ def test_anything_else_is_refused(text):
         ('{"type": "request", "id": "a", "path": "v1", "body": {}}', "a"),
         ('{"type": "request", "id": "❄", "path": "/v1/x"}', "❄"),
         ('{"id": "a"}', "a"),
-        ('{"type": "cancel", "id": ""}', None),
-        ('{"type": "cancel", "id": ["a"]}', None),
-        (json.dumps({"type": "cancel", "id": "a" * 65}), None),
+        ('{"type": "request", "id": ""}', None),
+        ('{"type": "request", "id": ["a"]}', None),
+        (json.dumps({"type": "request", "id": "a" * 65}), None),
+        ('{"type": "cancel", "id": "a", "why": "b"}', None),  # the request goes on
         ('["id"]', None),
         ('{"id": "a"', None),
     ],
