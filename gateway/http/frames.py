@@ -50,6 +50,8 @@ class KeyFrame(_Frame):
 
 
 Frame = RequestFrame | CancelFrame | KeyFrame
+_NO_OBJECT = ("model_attributes_type", "dict_type")
+"""Pydantic's error types whose messages speak of Python's dictionaries."""
 _FRAMES: TypeAdapter[Frame] = TypeAdapter(Annotated[Frame, Field(discriminator="type")])
 
 
@@ -74,7 +76,9 @@ def read_frame(text: str) -> Frame:
     except ValidationError as error:
         problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
         place = ".".join(map(str, problem["loc"]))[:100]
-        why = f"{place}: {problem['msg']}" if place else problem["msg"]
+        why = "Input should be an object" if problem["type"] in _NO_OBJECT else problem["msg"]
+        if place:
+            why = f"{place}: {why}"
         raise NotUnderstood(why, _id_in(value)) from None
 
 

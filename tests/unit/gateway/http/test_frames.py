@@ -67,6 +67,12 @@ def test_a_refusal_has_the_id_that_can_be_read(text, id_):
     assert ": :" not in refused.value.message
 
 
+@pytest.mark.parametrize("text", ["[]", "1", '{"type": "request", "id": "a", "path": "/v1/x", "body": []}'])
+def test_what_is_no_object_is_told_so_in_words_of_json(text):
+    with pytest.raises(NotUnderstood, match=r"Input should be an object\.$"):
+        read_frame(text)
+
+
 def test_numbers_and_halves_of_characters_are_as_in_other_bodies():
     def body(said):
         return '{"type": "request", "id": "a", "path": "/v1/x", "body": {"b": ' + said + "}}"
