@@ -56,7 +56,7 @@ class Idempotent:
             return
         try:
             if not 0 < len(key) <= MAX_KEY:
-                message = f"An {HEADER} has up to {MAX_KEY} characters."
+                message = f"An {HEADER} has 1 to {MAX_KEY} bytes."
                 raise BadRequest(message, code="invalid_idempotency_key")
             held: Held = scope["state"]["body"]
             held.announced(Headers(scope=scope).get("content-length", ""))

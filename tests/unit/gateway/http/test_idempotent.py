@@ -129,8 +129,10 @@ async def test_another_request_under_the_key_is_refused(two, tokenizer):
     for path, body in ((PATH, ASK | {"prompt": "B"}), (PATH + "?x=1", ASK), ("/tokenize", ASK)):
         refused = await two[1].post(path, json=body, headers=KEY)
         assert (refused.status_code, refused.json()["error"]["code"]) == (400, "idempotency_key_reused")
-    long = await two[0].post(PATH, json=ASK, headers={"Idempotency-Key": "k" * 256})
-    assert long.json()["error"]["code"] == "invalid_idempotency_key"
+    for wrong in (b"", b"k" * 256, "❄".encode() * 86):
+        error = (await two[0].post(PATH, json=ASK, headers={"Idempotency-Key": wrong})).json()["error"]
+        assert error["code"] == "invalid_idempotency_key"
+        assert "has 1 to 255 bytes" in error["message"]
     assert len(tokenizer.requests) == 1
 
 
