@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 from gateway.api.answer import compact
 from gateway.api.body import read_body
 from gateway.api.classify_schema import ClassifyBody
-from gateway.api.embeddings import NAMES, numbers, vectors
+from gateway.api.embeddings import numbers, vectors
 from gateway.api.pooling_answer_schema import Classification
 from gateway.api.translate import classify_requests
 from gateway.http.openapi import posting
@@ -26,8 +26,9 @@ def router(generator: Generator) -> APIRouter:
     async def classify(request: Request) -> Response:
         """Classify one text or several."""
         body = await read_body(request, ClassifyBody)
-        names = NAMES if body.input else {"prompt": "messages"}
-        found = await vectors(request, generator, body, partial(classify_requests, body), classifies, names)
+        names = {"prompt": "input" if body.input else "messages"}
+        make = partial(classify_requests, body)
+        found = await vectors(request, generator, body, make, classifies, lambda _: names)
         tokens = sum(one.tokens for one in found)
         head = {"id": f"classify-{request.state.request_id}", "object": "list", "created": int(time.time())}
         tail = {"model": body.model, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}}

@@ -42,8 +42,13 @@ class Bounds:
 
 
 WIDE = Bounds()
-NAMES = {"prompt": "input"}
-"""Parameters of these endpoints, by their names in tokenizer.proto."""
+Names = Callable[[int], Mapping[str, str]]
+"""An endpoint's names of parameters of tokenizer.proto, for the text of this number."""
+
+
+def of_input(number: int) -> Mapping[str, str]:
+    """The names of endpoints whose texts are all in `input`."""
+    return {"prompt": "input"}
 
 
 def router(generator: Generator) -> APIRouter:
@@ -65,9 +70,9 @@ async def embedded(
     generator: Generator,
     body: EmbeddingBody,
     bounds: Bounds = WIDE,
-    names: Mapping[str, str] = NAMES,
+    names: Names = of_input,
 ) -> list[EmbedResponse]:
-    """The embeddings that `body` asks for. `names`, errors: as for `vectors`."""
+    """The embeddings that `body` asks for. `names`, errors: see `vectors`."""
     make = partial(embedding_requests, body)
     return await vectors(request, generator, body, make, embeds, names, bounds)
 
@@ -78,13 +83,13 @@ async def vectors(
     body: RequestBody,
     make: Callable[[str, Caller], list[EmbedRequest]],
     fits: Check,
-    names: Mapping[str, str],
+    names: Names,
     bounds: Bounds = WIDE,
 ) -> list[EmbedResponse]:
     """A vector for each of the requests that `make` makes, given the request's id and its caller.
 
-    `fits`: raises `BadRequest` if the model is not for this. `names`: the endpoint's names of parameters of
-    tokenizer.proto. Raises `GatewayError` or `Disconnected`.
+    `fits`: raises `BadRequest` if the model is not for this. `names`: for errors. Raises `GatewayError` or
+    `Disconnected`.
     """
     caller = caller_of(request)
     generator.check_room(body.model, caller.tenant, body.user)
@@ -104,9 +109,9 @@ class Embedding(Attempts):
         self,
         tokenizer: TokenizerStub,
         request: EmbedRequest,
-        timeout: float | None = None,
-        parts: Parts | None = None,
-        names: Mapping[str, str] = NAMES,
+        timeout: float | None,
+        parts: Parts,
+        names: Mapping[str, str],
     ) -> None:
         super().__init__(timeout, parts)
         self._tokenizer, self._request, self._names = tokenizer, request, names
@@ -127,7 +132,7 @@ async def _embed(
     requests: Sequence[EmbedRequest],
     timeout: float | None,
     fits: Check,
-    names: Mapping[str, str],
+    names: Names,
     bounds: Bounds,
 ) -> list[EmbedResponse]:
     """The responses to all requests, or the first error."""
@@ -147,7 +152,10 @@ async def _embed(
 
     def begin(tokenizer: TokenizerStub) -> list[Embedding]:
         parts = Parts()
-        return [Embedding(tokenizer, request, timeout, parts, names) for request in requests]
+        return [
+            Embedding(tokenizer, request, timeout, parts, names(number))
+            for number, request in enumerate(requests)
+        ]
 
     async with generator.watched(model, begin, requests, timeout, bounds.at_once, fits) as embeddings:
         tasks = [asyncio.ensure_future(in_turn(embedding)) for embedding in embeddings]

@@ -82,10 +82,13 @@ async def _compared(
     """
     if (await catalog.find(body.model)).num_labels:
         pairs = partial(pair_requests, body)
-        found = await vectors(request, generator, body, pairs, scores_pairs, body.names)
+        names = {"prompt": body.pair_param}
+        found = await vectors(request, generator, body, pairs, scores_pairs, lambda _: names)
         scores = [struct.unpack("<f", one.embedding)[0] for one in found]
     else:
-        found = await embedded(request, generator, body.embedding(), names=body.names)
+        found = await embedded(
+            request, generator, body.embedding(), names=lambda number: {"prompt": body.field_of(number)}
+        )
         scores = await cosines([one.embedding for one in found], body.pairs())
     return scores, sum(one.tokens for one in found)
 

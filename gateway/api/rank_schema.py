@@ -52,8 +52,8 @@ Documents = Annotated[
 class Compared(RequestBody):
     """Texts that are compared: by their embeddings, or in pairs by a cross-encoder."""
 
-    names: ClassVar[dict[str, str]] = {}
-    """The names of fields here by their names in tokenizer.proto, where an error may name one."""
+    pair_param: ClassVar[str] = ""
+    """The field that the refusal of a pair names."""
 
     pooling: Pooling = None
     truncate_prompt_tokens: Truncation = None
@@ -63,6 +63,10 @@ class Compared(RequestBody):
 
     def texts(self) -> list[str]:
         """All texts, each once."""
+        raise NotImplementedError
+
+    def field_of(self, number: int) -> str:
+        """The field that has the text of this number."""
         raise NotImplementedError
 
     def pairs(self) -> list[tuple[int, int]]:
@@ -77,7 +81,7 @@ class Compared(RequestBody):
         texts, pairs = self.texts(), self.pairs()
         if sum(len(texts[one]) + len(texts[other]) for one, other in pairs) > MAX_PAIR_CHARACTERS:
             message = f"The texts of all pairs together have more than {MAX_PAIR_CHARACTERS} characters."
-            raise BadRequest(message, param=self.names["prompt"], code="invalid_value")
+            raise BadRequest(message, param=self.pair_param, code="invalid_value")
         return [(texts[one], texts[other]) for one, other in pairs]
 
     def embedding(self) -> EmbeddingBody:
@@ -92,7 +96,7 @@ class Compared(RequestBody):
 class RerankBody(Compared):
     """POST /v1/rerank."""
 
-    names: ClassVar[dict[str, str]] = {"prompt": "documents"}
+    pair_param: ClassVar[str] = "documents"
 
     query: str = Field(min_length=1)
     documents: Documents
@@ -101,6 +105,9 @@ class RerankBody(Compared):
 
     def texts(self) -> list[str]:
         return [self.query, *self.documents]
+
+    def field_of(self, number: int) -> str:
+        return "documents" if number else "query"
 
     def pairs(self) -> list[tuple[int, int]]:
         return [(0, number) for number in range(1, len(self.documents) + 1)]
@@ -117,7 +124,7 @@ def _named(names: Sequence[str]) -> str:
 class ScoreBody(Compared):
     """POST /v1/score."""
 
-    names: ClassVar[dict[str, str]] = {"prompt": "text_2"}
+    pair_param: ClassVar[str] = "text_2"
 
     text_1: Texts = Field(description=f"Other names: {_named(FIRST)}.")
     text_2: Texts = Field(
@@ -145,6 +152,9 @@ class ScoreBody(Compared):
 
     def texts(self) -> list[str]:
         return [*self.text_1, *self.text_2]
+
+    def field_of(self, number: int) -> str:
+        return "text_1" if number < len(self.text_1) else "text_2"
 
     def pairs(self) -> list[tuple[int, int]]:
         first, count = len(self.text_1), len(self.text_2)

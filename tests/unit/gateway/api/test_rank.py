@@ -135,13 +135,19 @@ def test_the_best_come_first_and_of_equals_the_earlier():
 @pytest.mark.parametrize(
     ("path", "fields", "param"),
     [
-        ("/v1/rerank", {"query": "q", "documents": ["a"]}, "documents"),
-        ("/v1/score", {"text_1": "a", "text_2": "b"}, "text_2"),
+        ("/v1/rerank", {"query": "q", "documents": ["a", "too long"]}, "documents"),
+        ("/v1/rerank", {"query": "too long", "documents": ["a", "b"]}, "query"),
+        ("/v1/score", {"text_1": ["a", "b"], "text_2": ["too long", "c"]}, "text_2"),
+        ("/v1/score", {"text_1": ["a", "too long"], "text_2": ["b", "c"]}, "text_1"),
     ],
 )
-async def test_a_text_that_is_refused_is_no_input(gateway, path, fields, param):
+async def test_a_text_that_is_refused_is_of_its_field(gateway, path, fields, param):
+    embed = gateway.tokenizer.embed
+
     async def refuse(request, context):
-        await context.abort(grpc.StatusCode.OUT_OF_RANGE, "it is too long", (("quire-param", "prompt"),))
+        if request.text == "too long":
+            await context.abort(grpc.StatusCode.OUT_OF_RANGE, "it is too long", (("quire-param", "prompt"),))
+        return await embed(request, context)
 
     gateway.tokenizer.embed = refuse
     error = (await gateway.http.post(path, json={"model": "m", **fields})).json()["error"]
