@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -256,7 +257,8 @@ def _response(description: str, model: type[BaseModel], *headers: str) -> dict[s
     return {"description": description, "headers": found, "content": _json(model)}
 
 
-def _header(name: str) -> dict[str, Any]:
+@cache
+def _header(name: str) -> Mapping[str, Any]:
     start, _, counted = name.rpartition("-")
     description, schema = _HEADERS.get(name) or _HEADERS[f"{start}-*"]
     return {"description": description.format(counted), "schema": schema}
