@@ -1,12 +1,11 @@
 """Several calls whose text was cut off: those of them that have their end."""
 
-import json
 import re
 from collections.abc import Callable, Mapping
 
+from gateway.api.written_values import DECODER
 from proto.tokenizer_pb2 import ELEMENTS, JSON_CALLS, NAMED_JSON, NESTED, PYTHON_CALLS, AnswerFormat
 
-_DECODER = json.JSONDecoder()
 _BETWEEN = re.compile(r"[\s;,]*")
 _STRING_OR_BRACKET = re.compile(r"""\"(?:[^"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|["'()\[\]{}]""", re.DOTALL)
 
@@ -21,7 +20,7 @@ def _json(text: str, _: AnswerFormat) -> str:
     end = place = 1 if (is_list := text.startswith("[")) else 0
     try:
         while (place := _BETWEEN.match(text, place).end()) < len(text):  # type: ignore[union-attr]
-            place = end = _DECODER.raw_decode(text, place)[1]
+            place = end = DECODER.raw_decode(text, place)[1]
     except (ValueError, RecursionError):
         pass
     return text[:end] + "]" * is_list
@@ -29,7 +28,7 @@ def _json(text: str, _: AnswerFormat) -> str:
 
 def _named_json(text: str, _: AnswerFormat) -> str:
     try:
-        return text[: _DECODER.raw_decode(text, text.index("{"))[1]]
+        return text[: DECODER.raw_decode(text, text.index("{"))[1]]
     except (ValueError, RecursionError):
         return ""
 

@@ -1,6 +1,6 @@
 """Calls that are elements throughout, as of MiniMax M3: arguments, members of objects and items of lists.
 
-Before each tag stands a mark: a text between two marks is what it is, whatever characters it has.
+A special token, the mark, stands before each tag. So the text of an element may have any characters, `<` too.
 """
 
 import re

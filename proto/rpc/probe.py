@@ -6,7 +6,7 @@
     client ◀──PROBE── server      the same the other way round; for a call that it does not know: CANCEL
     client ─────────▶ door        a call that nobody has accepted: is its opening entry still there?
 
-In each round a process asks about the calls of which it has heard nothing since the round before. All its
+Every few seconds a process asks about the calls of which it has heard nothing since it last asked. All its
 questions to another process are one entry. There is no answer about a call that is in order. Silence is no
 danger: the end of a process shows by its lease, and after a probe that is lost comes the next one.
 """

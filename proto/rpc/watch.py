@@ -31,7 +31,9 @@ class Watched(Protocol):
         ...
 
     async def probe(self) -> None:
-        """Ask about each call of which nothing was heard since the last such round. Raises `BusAway`."""
+        """Ask the peers of calls that were silent since the last probe whether they still have them.
+
+        Raises `BusAway`."""
 
     async def caught_up(self) -> None:
         """Return once all that is in the inbox now has been read. Raises `BusAway`."""

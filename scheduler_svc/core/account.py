@@ -77,7 +77,8 @@ class Account:
         return self._offset + self.slots * step
 
     def level(self, new: Container["Account"], step: int) -> None:
-        """Let an account that has come count as served no less than the least of those that are not `new`."""
+        """Let an account that has come count as served as much as the least served of those that are not
+        `new`, if it has been served less."""
         others = (each.served(step) for each in self.owner.members.values() if each not in new)
         self._offset = max(self._offset, min(others, default=0))
 

@@ -276,10 +276,11 @@ class Fleet:
         return group.unfinished > 0
 
     def _lower_limit(self, group: SequenceGroup) -> None:
-        """Let a group end earlier that was to fill a worker, if that is lost and no other holds as much: the
-        one that takes its place may have less memory for beams, or a shorter context.
+        """Lower the limit of a group to what the largest worker holds now: one that is started in place of a
+        lost worker may have less memory, or a shorter context.
 
-        A group waits for a larger worker if it asked for so many tokens, or has them already.
+        The limit stays if the request asked for so many tokens itself, or if the group has more than the
+        largest worker holds: the group waits for a larger worker then.
         """
         largest, request = self._largest_for(group), group.request
         if largest is None or request.pooling:

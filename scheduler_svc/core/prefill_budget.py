@@ -19,8 +19,8 @@ large model on a CPU would read all of its weights for a few tokens of prompts. 
 32 users, three gave a tenth fewer tokens a second than four, and six no more."""
 
 USUAL = 16
-"""Tokens of a prompt that take as long as a step that decodes. It holds until the worker's own steps tell: it
-is what Qwen 3.5 with 0.8 billion weights took on two cores."""
+"""Tokens of a prompt that take as long as a step that decodes, until the worker's own steps have been timed.
+It was so with Qwen 3.5 of 0.8 billion weights on two cores."""
 LEARNING = 0.25
 """Weight of the newest step in what is learned."""
 

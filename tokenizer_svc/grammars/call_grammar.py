@@ -18,14 +18,14 @@ from tokenizer_svc.call_table import CALLS
 from tokenizer_svc.format_entry import LINE, CallFormat
 from tokenizer_svc.grammars.bare_values import KEY, BareValues
 from tokenizer_svc.grammars.call_rules import CallRules, Function
-from tokenizer_svc.grammars.call_values import JSON_IN_XML, PYTHON, Values, is_text, quoted
+from tokenizer_svc.grammars.call_values import JSON_IN_XML, PYTHON, Values, is_text, quoted, texts_allowed
 from tokenizer_svc.grammars.input_grammar import InputGrammar, read_source
 from tokenizer_svc.grammars.input_spellings import BareSpelling, JsonSpelling
 from tokenizer_svc.grammars.lark_reader import Source
 from tokenizer_svc.grammars.nested_values import ELEMENT, NestedValues
+from tokenizer_svc.grammars.schema_by_type import by_type, takes_texts, texts_of
 from tokenizer_svc.grammars.schema_limits import bounded, followed, with_required
 from tokenizer_svc.grammars.thought_grammar import ANY, SPACE, Texts
-from tokenizer_svc.grammars.types_apart import apart, takes_texts, texts_of
 
 WHITESPACE = r"( |\n[ ]{0,40})?"
 """Between the parts of JSON: nothing, a space, or a new line that is indented. Without a bound a small model
@@ -230,7 +230,7 @@ class _Grammar:
         if "$type" not in self._format.argument:
             parts = [schema] if is_text(schema) else texts_of(schema, values) or [schema]
             return " | ".join(self._typed(name, each, "", values) for each in parts)
-        return " | ".join(self._typed(name, each, kind, values) for kind, each in apart(schema, values))
+        return " | ".join(self._typed(name, each, kind, values) for kind, each in by_type(schema, values))
 
     def _typed(self, name: str, schema: Any, kind: str, values: Values) -> str:
         """An element whose value is of one type, if that is written."""
@@ -259,9 +259,7 @@ class _Grammar:
         """A text as it is, and its end."""
         ends = self._ends(end)
         if "const" in schema or "enum" in schema:
-            choices = [schema["const"]] if "const" in schema else schema["enum"]
-            if not isinstance(choices, list) or not all(isinstance(each, str) for each in choices):
-                raise GrammarError("'enum' must be a list of texts")
+            choices = texts_allowed(schema)
             if any(mark in each for mark in ends for each in choices):
                 raise GrammarError("this model's format of calls cannot spell one of its values")
             return f"({' | '.join(f'{quoted(each)} {self._literal(end)}' for each in choices)})"

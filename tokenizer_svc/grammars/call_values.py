@@ -169,8 +169,7 @@ class Values:
                 # Which one a value follows does not matter: it is written, not validated.
                 return self._rules.add(" | ".join(self.of(each) for each in listed(schema, name)))
         if "const" in schema or "enum" in schema:
-            values = [schema["const"]] if "const" in schema else listed(schema, "enum")
-            return self._rules.add(" | ".join(self._constant(each, schema) for each in values))
+            return self._rules.add(" | ".join(self._constant(each, schema) for each in constants_of(schema)))
         return self._of_types(schema)
 
     def check(self, schema: Mapping[str, Any], known: frozenset[str]) -> None:
@@ -346,6 +345,19 @@ class Values:
 def is_text(schema: Schema) -> bool:
     """Whether it says by itself that its values are texts."""
     return isinstance(schema, dict) and schema.get("type") == "string"
+
+
+def constants_of(schema: Mapping[str, Any]) -> list[Any]:
+    """The values that `const` or `enum` allows."""
+    return [schema["const"]] if "const" in schema else listed(schema, "enum")
+
+
+def texts_allowed(schema: Mapping[str, Any]) -> list[str]:
+    """The same of a schema of texts. Raises `GrammarError` if one of them is none."""
+    values = constants_of(schema)
+    if not all(isinstance(each, str) for each in values):
+        raise GrammarError("'enum' must be a list of texts")
+    return values
 
 
 def listed(schema: Mapping[str, Any], name: str) -> list[Any]:

@@ -11,9 +11,17 @@ from dataclasses import replace
 from typing import Any
 
 from ops.model_directory.grammars import GrammarError
-from tokenizer_svc.grammars.call_values import JSON_IN_XML, Schema, Values, count, is_text, quoted
+from tokenizer_svc.grammars.call_values import (
+    JSON_IN_XML,
+    Schema,
+    Values,
+    count,
+    is_text,
+    quoted,
+    texts_allowed,
+)
+from tokenizer_svc.grammars.schema_by_type import choices_of, texts_of
 from tokenizer_svc.grammars.thought_grammar import ANY, Texts
-from tokenizer_svc.grammars.types_apart import choices_of, texts_of
 
 ELEMENT = re.compile(r"[^<>/\s](?:[^<>\n]*[^<>\s])?")
 """What an element may be called."""
@@ -41,10 +49,7 @@ class NestedValues(Values):
         if not is_text(schema) and (texts := texts_of(schema, self)):
             return self._rules.add(" | ".join(map(self.of, texts)))
         if is_text(schema) and schema.keys() & {"const", "enum"}:
-            values = [schema["const"]] if "const" in schema else schema["enum"]
-            if not isinstance(values, list) or not all(isinstance(each, str) for each in values):
-                raise GrammarError("'enum' must be a list of texts")
-            return self._rules.add(" | ".join(map(self._plain, values)))
+            return self._rules.add(" | ".join(map(self._plain, texts_allowed(schema))))
         return super().of(schema)
 
     def _plain(self, text: str) -> str:

@@ -1,9 +1,9 @@
-"""A schema in parts of which each has values of one type, for formats that write the type of a value."""
+"""A schema taken apart by the types of its values, for formats that write the type of a value."""
 
 from collections.abc import Mapping
 
 from ops.model_directory.grammars import GrammarError
-from tokenizer_svc.grammars.call_values import OF_TYPE, Schema, Values, is_text, listed
+from tokenizer_svc.grammars.call_values import OF_TYPE, Schema, Values, constants_of, is_text
 
 _KINDS: Mapping[type, str] = {
     str: "string",
@@ -18,9 +18,9 @@ MOST_REFERENCES = 16
 """From one schema to another, until the types of values are known."""
 
 
-def apart(schema: Schema, values: Values) -> list[tuple[str, Schema]]:
+def by_type(schema: Schema, values: Values) -> list[tuple[str, Schema]]:
     """The parts, each with the name of its type. `values`: the function's, which look up references."""
-    return [pair for each in choices_of(schema, values) for pair in _by_type(each)]
+    return [pair for each in choices_of(schema, values) for pair in _parts(each)]
 
 
 def texts_of(schema: Schema, values: Values) -> list[Schema]:
@@ -30,7 +30,7 @@ def texts_of(schema: Schema, values: Values) -> list[Schema]:
         return []
     if not all(each.keys() & {"type", "enum", "const"} for each in choices):
         return []
-    parts = [pair for each in choices for pair in _by_type(each)]
+    parts = [pair for each in choices for pair in _parts(each)]
     return [part for _, part in parts] if all(kind == "string" for kind, _ in parts) else []
 
 
@@ -58,14 +58,14 @@ def _may_be_text(schema: Schema) -> bool:
     return isinstance(schema, dict) and schema.get("type", "string") in ("string", ["string"])
 
 
-def _by_type(schema: Schema) -> list[tuple[str, Schema]]:
+def _parts(schema: Schema) -> list[tuple[str, Schema]]:
     if schema is True:
         schema = {}
     if not isinstance(schema, dict):
         raise GrammarError("no value is valid" if schema is False else "a schema must be an object")
     if "const" in schema or "enum" in schema:
         found: dict[str, list[object]] = {}
-        for value in [schema["const"]] if "const" in schema else listed(schema, "enum"):
+        for value in constants_of(schema):
             found.setdefault(_KINDS[type(value)], []).append(value)
         return [(kind, {"type": kind, "enum": values}) for kind, values in found.items()]
     named = schema.get("type", [kind for kind, words in OF_TYPE.items() if words & schema.keys()])
