@@ -30,7 +30,7 @@ class ThoughtRules:
     thoughts: str
     """Name of the format of thoughts; "" if there is to be none."""
     special: Mapping[str, int]
-    """Special tokens that occur in the model's formats: text -> id."""
+    """Tokens apart that occur in the model's formats, see `tokens_apart.py`: text -> id."""
     thinking: bool = False
     """The prompt has begun a thought."""
     budget: int | None = None
@@ -53,8 +53,8 @@ class Formats:
         self.thought_name = thoughts or _told(THOUGHTS, source + with_tools) or NONE
         self.calls, self.thoughts = CALLS.get(self.call_name), THOUGHTS.get(self.thought_name)
         everything = "\n".join(_strings(answer_format(self.calls, self.thoughts)))
-        self.marks = {text: token for text, token in model.special_tokens.items() if text in everything}
-        """Special tokens that the formats are made of: text -> id."""
+        self.marks = {text: token for text, token in model.tokens_apart.items() if text in everything}
+        """Tokens apart that the formats are made of: text -> id."""
         marks = self.marks.values()
         self._model, self._every_token = model, model.every_token
         self.visible: TokenBytes = model.plain_tokens.showing(marks) if marks else model.plain_tokens

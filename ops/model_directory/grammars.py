@@ -9,12 +9,13 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, get_version
 
 from ops.model_directory.files import FileError, read_json, read_text
+from ops.model_directory.tokens_apart import unwritten
 
 MOST_BYTES = 2**29
 """Size of a tokenizer.json. Those of the largest vocabularies have some 30 MiB."""
@@ -71,10 +72,12 @@ class Vocabulary:
         if not end_tokens:
             raise GrammarError("the model has no end token")
         try:
-            source = read_text(directory / "tokenizer.json", MOST_BYTES)
+            source, apart = unwritten(read_text(directory / "tokenizer.json", MOST_BYTES))
             self._tokenizer = _tokenizer_of(source, size, list(end_tokens))
         except (FileError, ValueError) as error:
             raise GrammarError(f"the model's tokenizer takes no grammars: {error}") from error
+        self.apart: Mapping[str, int] = apart
+        """Ids of the tokens that are no text to a grammar, by their text; see `tokens_apart.py`."""
         self._ends = sum(1 << token for token in set(end_tokens))
         self.words = -(-self._tokenizer.vocab_size // 32)
         """Numbers of 32 bits that have a bit for each token."""

@@ -1,6 +1,8 @@
 """From what a client asks of an answer's text to a grammar as the library llguidance writes it down."""
 
 import json
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from llguidance import LLMatcher, StructTag
@@ -12,23 +14,25 @@ from tokenizer_svc.grammars.lark_or_gbnf import lark_of
 from tokenizer_svc.grammars.regex_reader import plain_digits
 from tokenizer_svc.grammars.schema_limits import followed
 
+NO_TOKENS: Mapping[str, int] = MappingProxyType({})
 
-def grammar_text(kind: str, text: str, lenient: bool = False) -> str:
+
+def grammar_text(kind: str, text: str, lenient: bool = False, apart: Mapping[str, int] = NO_TOKENS) -> str:
     """The grammar of a `Shape`; `kind` is the name of its field. The text of `calls` is that of `CallRules`.
-    Of `any` there is none.
+    Of `any` there is none. `apart`: tokens of the vocabulary that a grammar may name.
 
     To be called in `grammar_main.py` alone: a pattern may take any time. Raises `GrammarError` and
     `MemoryError`.
     """
     try:
-        return _text(kind, text, lenient)
+        return _text(kind, text, lenient, apart)
     except (GrammarError, MemoryError):
         raise
     except Exception as error:  # the library's readers raise what comes up
         raise GrammarError(str(error) or type(error).__name__) from error
 
 
-def _text(kind: str, text: str, lenient: bool) -> str:
+def _text(kind: str, text: str, lenient: bool, apart: Mapping[str, int]) -> str:
     match kind:
         case "json_schema":
             options: Any = {"whitespace_pattern": WHITESPACE, "lenient": lenient}
@@ -45,7 +49,7 @@ def _text(kind: str, text: str, lenient: bool) -> str:
                 "start: CHOICE\nCHOICE: " + " | ".join(map(json.dumps, choices))
             )
         case "grammar":
-            return LLMatcher.grammar_from_lark(lark_of(text))
+            return LLMatcher.grammar_from_lark(lark_of(text, apart))
         case "structural_tag":
             tags = [_tag(tag, json.loads(text)["triggers"]) for tag in json.loads(text)["structures"]]
             return LLMatcher.grammar_from_lark(StructTag.to_grammar(tags, assume_special=False))

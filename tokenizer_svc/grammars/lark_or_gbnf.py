@@ -1,25 +1,42 @@
 """Grammars in Lark's notation or in GBNF, that of llama.cpp, as the library reads them."""
 
 import re
+from collections.abc import Mapping
+from functools import partial
 
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
+from ops.model_directory.grammars import GrammarError
 from tokenizer_svc.grammars.regex_reader import plain_digits
 
 _LARK = re.compile(r"^\s*(%llguidance\b|!?\??start(\.-?\d+)?[ \t]*:(?!:=))", re.MULTILINE)
-_REGEX = re.compile(r'(?:#|//)[^\n]*|"(?:\\.|[^"\\])*"|(?P<regex>/(?:\\.|[^/\\])+/)', re.DOTALL)
-"""Comments, strings and regular expressions of Lark's notation: whichever begins first."""
+_PART = re.compile(
+    r'(?:#|//)[^\n]*|"(?:\\.|[^"\\])*"|(?P<regex>/(?:\\.|[^/\\])+/)|(?P<token><[^<>\s\[\]]+>)', re.DOTALL
+)
+"""Comments, strings, regular expressions and names of tokens in Lark's notation: whichever begins first."""
 _ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*)\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8}))")
 
 
-def lark_of(text: str) -> str:
+def lark_of(text: str, apart: Mapping[str, int]) -> str:
     r"""The grammar in Lark's notation. It begins with the rule `start`, and in GBNF with `root`.
 
-    In Lark's regular expressions `\d` becomes 0 to 9. Raises any exception for what is no GBNF.
+    In Lark's regular expressions `\d` becomes 0 to 9. A token that is named, like `<|user|>`, stands by its
+    number. `apart`: those that can be. Raises `GrammarError` for another, and any exception for what is no
+    GBNF.
     """
     if _LARK.search(text):
-        return _REGEX.sub(lambda found: plain_digits(found[0]) if found["regex"] else found[0], text)
+        return _PART.sub(partial(_read, apart=apart), text)
     return gbnf_to_lark(_ESCAPE.sub(_spelled, text))
+
+
+def _read(part: re.Match[str], apart: Mapping[str, int]) -> str:
+    if part["regex"]:
+        return plain_digits(part[0])
+    if part["token"] is None:
+        return part[0]
+    if part[0] not in apart:
+        raise GrammarError(f"the model has no special token {part[0]}")
+    return f"<[{apart[part[0]]}]>"
 
 
 def _spelled(escape: re.Match[str]) -> str:

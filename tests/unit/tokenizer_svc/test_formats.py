@@ -116,7 +116,7 @@ def test_a_prompt_may_begin_a_thought(byte_level, prompt, thinking):
     assert not form.call_begin
     before = formats.before(byte_level.encode(prompt, special=False))
     # A thought that the prompt has closed does not begin again.
-    assert before == ThoughtRules("" if "</think>" in prompt else "think", {}, thinking)
+    assert before == ThoughtRules("" if "</think>" in prompt else "think", formats.marks, thinking)
 
 
 @pytest.mark.parametrize(

@@ -553,7 +553,7 @@ async def test_a_thought_is_free_before_a_shape_and_before_calls(byte_level: Tex
     ):
         await service._constrain(request, prompt)
         assert request.sampling.grammar.text == "g"
-    thinks = ThoughtRules("think", {}, True)
+    thinks = ThoughtRules("think", formats.marks, True)
     calls = CallRules([Function("f", None)], "hermes", thinks, required=True)
     assert asked == [(None, thinks), (calls, None), (None, None)]
     free = ask(chat=Conversation(messages=[HI]), shape=Shape(calls=CallShape()))

@@ -34,11 +34,11 @@ def formats(byte_level: TextModel) -> Formats:
 
 
 def test_the_functions_and_the_formats(formats: Formats, byte_level: TextModel) -> None:
-    expected = CallRules(FUNCTIONS, "hermes", ThoughtRules("think", {}), required=True)
+    expected = CallRules(FUNCTIONS, "hermes", ThoughtRules("think", formats.marks), required=True)
     assert call_rules(asking(required=True), formats, [1]) == expected
     thinking = byte_level.encode("A<think>\n", special=False)
     assert call_rules(asking(single=True), formats, thinking) == replace(
-        expected, required=False, single=True, before=ThoughtRules("think", {}, True)
+        expected, required=False, single=True, before=ThoughtRules("think", formats.marks, True)
     )
     assert call_rules(asking(required=True, function="g"), formats, [1]) == replace(
         expected, functions=FUNCTIONS[1:]

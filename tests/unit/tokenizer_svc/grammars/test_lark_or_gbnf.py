@@ -20,7 +20,7 @@ def takes(vocabulary: Vocabulary, grammar: str, text: str) -> bool:
 @pytest.mark.parametrize("start", ["start:", "?start:", "!start :", "%llguidance {}\n\n  !?start:"])
 def test_lark_begins_with_start(vocabulary: Vocabulary, start: str) -> None:
     grammar = f'{start} a\na: "x"'
-    assert lark_of(grammar) == grammar
+    assert lark_of(grammar, {}) == grammar
     assert takes(vocabulary, grammar, "x")
 
 
@@ -90,10 +90,17 @@ def test_what_is_no_regular_expression_stays_refused(vocabulary: Vocabulary) -> 
 
 def test_only_regular_expressions_of_a_grammar_are_changed() -> None:
     grammar = 'start: a /x\\d/ "/" b # /\\d/\na: "\\"/\\d/"\nb: %json {"pattern": "/\\d/"} // /\\d/\n'
-    assert lark_of(grammar) == grammar.replace("x\\d", "x[0-9]")
+    assert lark_of(grammar, {}) == grammar.replace("x\\d", "x[0-9]")
 
 
 @pytest.mark.parametrize("code", [r"\uD83D", r"\U00110000"])
 def test_codes_of_no_character_are_refused(vocabulary: Vocabulary, code: str) -> None:
     with pytest.raises(GrammarError):
         vocabulary.matcher(grammar_text("grammar", f'root ::= "{code}"'))
+
+
+def test_tokens_stand_by_their_numbers() -> None:
+    grammar = 'start: <think> A "<think>" // <think>\nA: /<think>|<b>/ | <[7]>'
+    assert lark_of(grammar, {"<think>": 5}) == grammar.replace("<think> A", "<[5]> A")
+    with pytest.raises(GrammarError, match="no special token <thought>"):
+        lark_of("start: <thought>", {"<think>": 5})

@@ -161,5 +161,5 @@ def test_a_thought_that_cannot_be_counted(thinking: Thinking, byte_level: TextMo
         assert formats.before([]).budget is None
         assert formats.before([], 5, lenient=True) == formats.before([])
     closed = thinking.tokens("hi<think>\n\n</think>\n\n")
-    assert thinking.formats.before(closed, 5) == ThoughtRules("", {})
+    assert thinking.formats.before(closed, 5) == ThoughtRules("", thinking.formats.marks)
     assert Formats(byte_level).before(closed, 5) == ThoughtRules("", {})

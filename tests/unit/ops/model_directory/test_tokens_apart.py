@@ -1,0 +1,109 @@
+"""Where a grammar leaves no choice, a text that is spelled like a token apart is a text like any other."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llguidance import LLMatcher
+from tokenizers import Tokenizer
+
+from ops.model_directory.grammars import GrammarError, Vocabulary
+from ops.model_directory.settings import SHIPPED_MODEL
+from ops.model_directory.tokens_apart import UNWRITTEN, is_apart, unwritten
+
+END = 200
+PIECES = ["<unk>", "<s>", "<t", ">", "</s>", "a", "b", "<t>", *(f"<0x{byte:02X}>" for byte in range(256))]
+DECODER = {
+    "type": "Sequence",
+    "decoders": [
+        {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+        {"type": "ByteFallback"},
+        {"type": "Fuse"},
+    ],
+}
+
+
+def added(number: int, content: str, special: bool = True) -> dict[str, Any]:
+    same = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {"id": number, "content": content, "special": special, **same}
+
+
+def of_pieces(model: dict[str, Any]) -> str:
+    """A tokenizer.json like Llama 2's: the model's own vocabulary has special tokens, and merges to them."""
+    tokens = [added(0, "<unk>"), added(1, "<s>"), added(4, "</s>"), added(7, "<t>", special=False)]
+    content = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": tokens}
+    content |= {"normalizer": None, "pre_tokenizer": None, "post_processor": None, "decoder": DECODER}
+    return json.dumps(content | {"model": model})
+
+
+NUMBERED = {each: number for number, each in enumerate(PIECES)}
+BPE = {"type": "BPE", "unk_token": "<unk>", "byte_fallback": True, "vocab": NUMBERED}
+SOURCES = {
+    "shipped": (SHIPPED_MODEL / "tokenizer.json").read_text(),
+    "pairs": of_pieces(BPE | {"merges": [["<t", ">"]]}),
+    "texts": of_pieces(BPE | {"merges": ["<t >"]}),
+    "unigram": of_pieces(
+        {"type": "Unigram", "unk_id": 0, "byte_fallback": True, "vocab": [[each, -1.0] for each in PIECES]}
+    ),
+}
+
+
+@pytest.fixture(params=SOURCES)
+def source(request: pytest.FixtureRequest) -> str:
+    return SOURCES[request.param]
+
+
+@pytest.fixture
+def vocabulary(source: str, tmp_path: Path) -> Vocabulary:
+    (tmp_path / "tokenizer.json").write_text(source)
+    return Vocabulary(tmp_path, 4096, [END])
+
+
+def test_each_is_a_text_where_a_text_is_all_that_may_come(vocabulary: Vocabulary) -> None:
+    assert len(vocabulary.apart) >= 4
+    for name, number in vocabulary.apart.items():
+        matcher = vocabulary.matcher(LLMatcher.grammar_from_regex(f"a{re.escape(name)}b"))
+        assert number not in matcher.compute_ff_tokens()
+        vocabulary.walk(matcher)
+        assert matcher.is_accepting()
+
+
+def test_a_grammar_names_it_by_its_number(vocabulary: Vocabulary) -> None:
+    for number in vocabulary.apart.values():
+        matcher = vocabulary.matcher(LLMatcher.grammar_from_lark(f'start: <[{number}]> "a"'))
+        assert matcher.compute_ff_tokens()[0] == number
+        vocabulary.walk(matcher)
+        assert matcher.is_accepting()
+
+
+def test_all_tokens_keep_their_numbers(source: str) -> None:
+    changed, apart = unwritten(source)
+    before, after = (Tokenizer.from_str(each).get_vocab() for each in (source, changed))
+    assert after == {UNWRITTEN * (name in apart) + name: number for name, number in before.items()}
+    assert apart == {name: before[name] for name in apart}
+
+
+@pytest.mark.parametrize(
+    ("content", "special", "apart"),
+    [("<tool_call>", False, True), ("[TOOL]", True, True), ("[TOOL]", False, False), ("<a", False, False)],
+)
+def test_which_are_apart(content: str, special: bool, apart: bool, tmp_path: Path) -> None:
+    """As the library has it: a text is this token, or no text is."""
+    source = json.loads(SOURCES["shipped"])
+    source["added_tokens"].append(added(4096, content, special))
+    (tmp_path / "tokenizer.json").write_text(json.dumps(source))
+    vocabulary = Vocabulary(tmp_path, 4097, [END])
+    assert is_apart(content, special) is apart is (content in vocabulary.apart)
+    matcher = vocabulary.matcher(LLMatcher.grammar_from_regex("(?s:.*)"))
+    assert matcher.try_consume_tokens([4096]) == (not apart)
+
+
+@pytest.mark.parametrize(
+    "source", ["{}", "[]", '{"model": 7}', '{"model": {"vocab": {}}, "added_tokens": [1]}']
+)
+def test_what_is_no_tokenizer_is_told(source: str, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text(source)
+    with pytest.raises(GrammarError, match="takes no grammars"):
+        Vocabulary(tmp_path, 4096, [END])
