@@ -118,13 +118,15 @@ def end_tokens_in(directory: Path) -> list[int]:
     """The end tokens that generation_config.json or else config.json names; none if neither does."""
     for name in ("generation_config.json", "config.json"):
         try:
-            value = read_json(directory / name).get("eos_token_id")
+            content = read_json(directory / name)
         except FileError:
             continue
-        if isinstance(value, int):
-            return [value]
-        if isinstance(value, list) and all(isinstance(token, int) for token in value):
-            return value
+        for part in (content, content.get("text_config")):
+            value = part.get("eos_token_id") if isinstance(part, dict) else None
+            if isinstance(value, int):
+                return [value]
+            if isinstance(value, list) and value and all(isinstance(token, int) for token in value):
+                return value
     return []
 
 

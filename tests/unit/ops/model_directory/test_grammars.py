@@ -3,13 +3,14 @@
 import json
 import random
 import time
+from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
 import pytest
 
 from ops.model_directory import grammars
-from ops.model_directory.grammars import GrammarError, Vocabulary
+from ops.model_directory.grammars import GrammarError, Vocabulary, end_tokens_in
 from ops.model_directory.settings import SHIPPED_MODEL
 from tokenizer_svc.grammars.grammar_text import grammar_text
 
@@ -82,3 +83,22 @@ def test_a_walk_ends_where_an_answer_must() -> None:
 def test_a_vocabulary_without_an_end_token_is_refused() -> None:
     with pytest.raises(GrammarError, match="no end token"):
         Vocabulary(SHIPPED_MODEL, 4096, [])
+
+
+@pytest.mark.parametrize(
+    ("generation", "config", "ends"),
+    [
+        ({"eos_token_id": [5, 6]}, {"eos_token_id": 7}, [5, 6]),
+        ({}, {"eos_token_id": 7, "text_config": {"eos_token_id": 8}}, [7]),
+        ({"eos_token_id": []}, {"text_config": {"eos_token_id": [8, 9]}}, [8, 9]),
+        (None, {"eos_token_id": None, "text_config": 7}, []),
+        (None, None, []),
+    ],
+)
+def test_which_tokens_end_an_answer(
+    tmp_path: Path, generation: object, config: object, ends: list[int]
+) -> None:
+    for name, content in (("generation_config", generation), ("config", config)):
+        if content is not None:
+            (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    assert end_tokens_in(tmp_path) == ends
