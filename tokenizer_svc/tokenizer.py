@@ -54,7 +54,8 @@ class TextModel:
     special_tokens: Mapping[str, int]
     """Ids of the special tokens, by their text."""
     tokens_apart: Mapping[str, int]
-    """Ids of the tokens that are no text to a grammar, by their text; see `tokens_apart.py`."""
+    """Ids of the tokens that are no text to a grammar, by their text; see `tokens_apart.py`. Those without a
+    row in the model are left out."""
     pooling_ways: Ways
     """What makes embeddings of hidden states; see `pooling.py`."""
     classifier: Classifier | None
@@ -92,12 +93,17 @@ class TextModel:
         generation = read_json(directory / "generation_config.json")
         added = tokenizer.get_added_tokens_decoder()
         special = {one.content: token for token, one in added.items() if one.special}
-        apart = {one.content: token for token, one in added.items() if is_apart(one.content, one.special)}
+        rows = _vocab_size(tokenizer, config)
+        apart = {
+            one.content: token
+            for token, one in added.items()
+            if token < rows and is_apart(one.content, one.special)
+        }
         templates, bidirectional = chat_templates(directory), encoder_family(config) is not None
         template = templates.get("default")
         return cls(
             tokenizer=tokenizer,
-            vocab_size=_vocab_size(tokenizer, config),
+            vocab_size=rows,
             end_tokens=_end_tokens((generation, config), tokenizer, named),
             defaults=read_defaults(directory / "generation_config.json", generation),
             template=template,

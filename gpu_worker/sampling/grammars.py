@@ -277,6 +277,10 @@ class Grammars:
         if drafted := [(each.matcher, first, each.drafts) for each, first in numbered if each.drafts]:
             fill_next_token_bitmask_par_with_draft_tokens(self._masks, drafted, bits)
         self._are_slow = time.perf_counter() - began > SLOW_SECONDS
+        # The tokenizer may have tokens without a row of logits.
+        word, bit = divmod(self._vocab_size, 32)
+        bits[:, word : word + 1] &= (1 << bit) - 1
+        bits[:, word + 1 :] = 0
         return bits
 
     def _advanced(self, matching: _Matching, known: list[int]) -> LLMatcher:

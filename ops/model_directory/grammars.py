@@ -65,7 +65,8 @@ class Vocabulary:
     """The tokens of a model, as grammars see them. 50,000 tokens take half a second to read, and 40 MB."""
 
     def __init__(self, directory: Path, size: int, end_tokens: Sequence[int]) -> None:
-        """`size`: numbers in a row of logits. `end_tokens`: they are allowed where an answer may end.
+        """`size`: numbers in a row of logits; 0: as many as there are tokens. `end_tokens`: they are allowed
+        where an answer may end.
 
         Raises `GrammarError` for a tokenizer whose tokens are no texts of their own, or without an end token.
         """
@@ -76,11 +77,13 @@ class Vocabulary:
             self._tokenizer = _tokenizer_of(source, size, list(end_tokens))
         except (FileError, ValueError) as error:
             raise GrammarError(f"the model's tokenizer takes no grammars: {error}") from error
-        self.apart: Mapping[str, int] = apart
+        rows = size or self._tokenizer.vocab_size
+        self.apart: Mapping[str, int] = {name: token for name, token in apart.items() if token < rows}
         """Ids of the tokens that are no text to a grammar, by their text; see `tokens_apart.py`."""
         self._ends = sum(1 << token for token in set(end_tokens))
         self.words = -(-self._tokenizer.vocab_size // 32)
         """Numbers of 32 bits that have a bit for each token."""
+        self._with_rows = (1 << rows) - 1
 
     def matcher(self, grammar: str) -> LLMatcher:
         """Follows a grammar from its beginning. `grammar`: see `Grammar` in sampling.proto.
@@ -98,7 +101,7 @@ class Vocabulary:
         Some limits are not met before. Raises `GrammarError` if one is, or if no token can follow.
         """
         for _ in range(WALKED):
-            allowed = int.from_bytes(matcher.compute_bitmask(), "little")
+            allowed = int.from_bytes(matcher.compute_bitmask(), "little") & self._with_rows
             forced = matcher.compute_ff_tokens()
             if matcher.is_error() or not allowed:
                 raise fault_of(matcher)

@@ -407,6 +407,26 @@ def test_tokens_that_do_not_follow_the_grammar_end_the_row(make, worded) -> None
     assert not result.errors[0].grammar, "the answer so far is at fault"
 
 
+def test_a_token_without_a_row_of_logits_cannot_follow(make, worded, tmp_path) -> None:
+    """The tokenizer has two more than the model, and one of them is all that the grammar takes."""
+    shutil.copytree(worded, tmp_path / "model")
+    tokenizer = Tokenizer.from_file(str(worded / "tokenizer.json"))
+    tokenizer.add_special_tokens(["<|one|>", "<|two|>"])
+    tokenizer.save(str(tmp_path / "model" / "tokenizer.json"))
+    runner = runner_of(make, tmp_path / "model")
+    slots = [make.slot(0, PROMPT, [0, 1], sampling=make.sampled(seed=1), grammar=1)]
+    slots.append(make.slot(1, PROMPT, [2, 3], sampling=make.sampled(seed=1), grammar=2))
+    grammars = [
+        numbered(number, grammar_of(LLMatcher.grammar_from_lark(f"start: {text}")))
+        for number, text in enumerate(("<[4097]>", '<[4097]> | "yes"'), 1)
+    ]
+    rows = [(slot, 0, len(PROMPT), 1) for slot in (0, 1)]
+    result = runner.execute(make.plan(1, rows, new_slots=slots, new_grammars=grammars))
+    assert [(error.row, error.grammar) for error in result.errors] == [(0, True)]
+    assert "no text follows" in result.errors[0].message
+    assert "yes".startswith(text_of([make.unpack(result.tokens)[1]]))
+
+
 def test_a_grammar_that_goes_no_further_is_told_apart(make, worded) -> None:
     """Two tokens follow it, and what then may come are more words than a row may have."""
     runner = runner_of(make, worded)

@@ -1,5 +1,6 @@
 """The vocabulary as grammars see it: which tokens may come next does not depend on how they are found."""
 
+import contextlib
 import json
 import random
 import time
@@ -8,9 +9,10 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 from ops.model_directory import grammars
-from ops.model_directory.grammars import GrammarError, Vocabulary, end_tokens_in
+from ops.model_directory.grammars import GrammarError, LimitError, Vocabulary, end_tokens_in
 from ops.model_directory.settings import SHIPPED_MODEL
 from tokenizer_svc.grammars.grammar_text import grammar_text
 
@@ -83,6 +85,18 @@ def test_a_walk_ends_where_an_answer_must() -> None:
 def test_a_vocabulary_without_an_end_token_is_refused() -> None:
     with pytest.raises(GrammarError, match="no end token"):
         Vocabulary(SHIPPED_MODEL, 4096, [])
+
+
+def test_a_token_without_a_row_of_logits_cannot_follow(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(SHIPPED_MODEL / "tokenizer.json"))
+    tokenizer.add_special_tokens(["<|one|>", "<|two|>"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    small, large = (Vocabulary(tmp_path, size, [END]) for size in (4097, 4098))
+    assert large.apart.keys() - small.apart.keys() == {"<|two|>"}
+    for text, follows in (("<[4097]>", False), ('<[4097]> | "a"', True), ("<[4096]>", True)):
+        large.walk(large.matcher(f"start: {text}"))
+        with contextlib.nullcontext() if follows else pytest.raises(LimitError, match="no text follows"):
+            small.walk(small.matcher(f"start: {text}"))
 
 
 @pytest.mark.parametrize(
