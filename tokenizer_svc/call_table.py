@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from proto.tokenizer_pb2 import BARE_KEYS, ELEMENTS, JSON_CALLS, NAMED_JSON, NESTED, PYTHON_CALLS
+from tokenizer_svc.call_shapes import AS_JSON, invoked, keyed, listed, marked, tagged
 from tokenizer_svc.format_entry import JSON, CallFormat
 
 _DEEPSEEK = {
@@ -12,48 +13,6 @@ _DEEPSEEK = {
     "first": "<｜tool▁calls▁begin｜>",
     "last": "<｜tool▁calls▁end｜>",
 }
-_JSON = '{"name": "$name", "arguments": $arguments}'
-
-
-def _marked(*signs: str, mark: str, calls: str) -> CallFormat:
-    """DeepSeek's elements. `mark`: stands in every tag. `calls`: the element around all calls."""
-    return CallFormat(
-        signs=(signs,),
-        syntax=ELEMENTS,
-        begin=(f"<{mark}{calls}>",),
-        end=f"</{mark}{calls}>",
-        call=f'<{mark}invoke name="$name">\n$arguments</{mark}invoke>\n',
-        argument=f'<{mark}parameter name="$key" string="$text">$value</{mark}parameter>\n',
-        first=f"<{mark}{calls}>\n",
-        last=f"</{mark}{calls}>",
-    )
-
-
-def _keyed(
-    *signs: str, prefix: str = "", suffix: str = "", separator: str = "", around: str = ""
-) -> CallFormat:
-    """GLM's elements: a key, then its value. `prefix`, `suffix`: of the names of tags. `separator`: follows a
-    function's name. `around`: the element around all calls. Some models write new lines, others do not."""
-
-    def tags(name: str) -> tuple[str, str]:
-        return f"<{prefix}{name}{suffix}>", f"</{prefix}{name}{suffix}>"
-
-    (begin, end), (key, key_end), (value, value_end) = map(tags, ("tool_call", "arg_key", "arg_value"))
-    first, last = tags(around) if around else ("", "")
-    return CallFormat(
-        signs=(signs,),
-        syntax=ELEMENTS,
-        begin=(begin,),
-        end=end,
-        delimiters=(first, last) if around else (),
-        call=f"{begin}$name{separator}\n?$arguments{end}",
-        argument=f"{key}$key{key_end}\n?{value}$value{value_end}\n?",
-        first=f"{first}\n?" if around else "",
-        between="\n?",
-        last=f"\n?{last}" if around else "",
-    )
-
-
 # The first format whose signs a template has is the model's. So the one with more signs stands first.
 CALLS: Mapping[str, CallFormat] = {
     "harmony": CallFormat(
@@ -105,6 +64,14 @@ CALLS: Mapping[str, CallFormat] = {
         argument='<atem:parameter name="$key">$value</atem:parameter>\n',
         between="<|eom|>",
     ),
+    "inkling": CallFormat(
+        signs=(("<|content_invoke_tool_json|>",),),
+        syntax=JSON_CALLS,
+        begin=("<|message_model|>$name<|content_invoke_tool_json|>", "<|content_invoke_tool_json|>"),
+        end="<|end_message|>",
+        header=r"[^<>{}]*<\|content_invoke_tool_json\|>",
+        call='<|message_model|>$name<|content_invoke_tool_json|>{"name":"$name","args":$arguments}<|end_message|>',
+    ),
     "functionary31": CallFormat(
         signs=(("<{start_tag}={function_name}>{parameters}{end_tag}",),),
         syntax=NAMED_JSON,
@@ -135,19 +102,11 @@ CALLS: Mapping[str, CallFormat] = {
         call="<｜tool▁call▁begin｜>$name<｜tool▁sep｜>$arguments<｜tool▁call▁end｜>",
         **_DEEPSEEK,  # type: ignore[arg-type]
     ),
-    "deepseek_v41": _marked("｜DSML｜", " calls>", mark="｜DSML｜ ", calls="calls"),
-    "deepseek_v32": _marked("｜DSML｜", "function_calls", mark="｜DSML｜", calls="function_calls"),
-    "deepseek_v4": _marked("｜DSML｜", "tool_calls", mark="｜DSML｜", calls="tool_calls"),
-    "minimax_m2": CallFormat(
-        signs=(("<minimax:tool_call>",),),
-        syntax=ELEMENTS,
-        begin=("<minimax:tool_call>",),
-        end="</minimax:tool_call>",
-        call='<invoke name="$name">\n$arguments</invoke>\n',
-        argument='<parameter name="$key">$value</parameter>\n',
-        first="<minimax:tool_call>\n",
-        last="</minimax:tool_call>",
-    ),
+    "deepseek_v41": marked("｜DSML｜", " calls>", mark="｜DSML｜ ", calls="calls"),
+    "deepseek_v32": marked("｜DSML｜", "function_calls", mark="｜DSML｜", calls="function_calls"),
+    "deepseek_v4": marked("｜DSML｜", "tool_calls", mark="｜DSML｜", calls="tool_calls"),
+    "minimax_m2": invoked("<minimax:tool_call>", calls="minimax:tool_call"),
+    "dots": invoked("<dots_function_call>", calls="dots_function_call"),
     "minimax_m3": CallFormat(
         signs=(("]<]minimax[>[", "<tool_call>"),),
         syntax=NESTED,
@@ -167,16 +126,9 @@ CALLS: Mapping[str, CallFormat] = {
         argument="<parameter=$key>\n$value\n</parameter>\n",
         between="\n",
     ),
-    "hy3": _keyed(
-        *("<tool_sep", ":opensource"),
-        suffix=":opensource",
-        separator="<tool_sep:opensource>",
-        around="tool_calls",
-    ),
-    "hy3_plain": _keyed("<tool_calls>", "<tool_sep>", separator="<tool_sep>", around="tool_calls"),
-    "hy4": _keyed("<arg_key", ":6124c78e", suffix=":6124c78e", around="tool_calls"),
-    "hy4_opensource": _keyed("<arg_key", ":opensource", suffix=":opensource", around="tool_calls"),
-    "hy4_plain": _keyed("<tool_calls>", "<arg_key>", around="tool_calls"),
+    "hy3": keyed("<tool_calls>", "<tool_sep>", separator="<tool_sep>", around="tool_calls"),
+    "hy4": keyed("<tool_calls>", "<arg_key>", around="tool_calls"),
+    "k2_horizon": keyed("<ifm|tool_call>", prefix="ifm|", around="tool_calls"),
     "minicpm5": CallFormat(
         signs=(("<function name=", "<param name="),),
         syntax=ELEMENTS,
@@ -197,13 +149,59 @@ CALLS: Mapping[str, CallFormat] = {
         first="<|tool_calls|>",
         last="<|calls|>",
     ),
+    "solar_open2": CallFormat(
+        signs=(("<|tool_call:start|>", "<|tool_arg:start|>"),),
+        syntax=ELEMENTS,
+        begin=("<|tool_call:start|>",),
+        end="<|tool_call:end|>",
+        call="<|tool_call:start|>$name\n$arguments<|tool_call:end|>",
+        argument="<|tool_arg:start|>$key<|tool_arg:value|>$value<|tool_arg:end|>\n",
+        between="\n?",
+    ),
+    "plamo3": CallFormat(
+        signs=(("<|plamo:", "tool_request"),),
+        syntax=NAMED_JSON,
+        begin=("<|plamo:begin_tool_request:plamo|>",),
+        end="<|plamo:end_tool_arguments:plamo|>",
+        header=r"<\|plamo:begin_tool_name:plamo\|>(?P<name>.+?)<\|plamo:end_tool_name:plamo\|>\s*"
+        r"<\|plamo:begin_tool_arguments:plamo\|>(?:<\|plamo:constrain\|>json)?(?:<\|plamo:msg\|>)?",
+        delimiters=(
+            *("<|plamo:begin_tool_requests:plamo|>", "<|plamo:end_tool_requests:plamo|>"),
+            "<|plamo:end_tool_request:plamo|>",
+        ),
+        call="<|plamo:begin_tool_request:plamo|><|plamo:begin_tool_name:plamo|>$name<|plamo:end_tool_name:plamo|>"
+        "<|plamo:begin_tool_arguments:plamo|><|plamo:constrain|>json<|plamo:msg|>$arguments"
+        "<|plamo:end_tool_arguments:plamo|>",
+        first="<|plamo:begin_tool_requests:plamo|>",
+        between="<|plamo:end_tool_request:plamo|>",
+        last="<|plamo:end_tool_request:plamo|><|plamo:end_tool_requests:plamo|>",
+    ),
+    "step3": CallFormat(
+        signs=(("<｜tool_calls_begin｜>", "steptml"),),
+        syntax=ELEMENTS,
+        begin=("<steptml:invoke name=",),
+        end="</steptml:invoke>",
+        delimiters=(
+            *(
+                "<｜tool_calls_begin｜>",
+                "<｜tool_call_begin｜>",
+                "<｜tool_call_begin｜>function<｜tool_sep｜>",
+            ),
+            *("<｜tool_sep｜>", "<｜tool_call_end｜>", "<｜tool_calls_end｜>"),
+        ),
+        call='<steptml:invoke name="$name">\n?$arguments</steptml:invoke>',
+        argument='<steptml:parameter name="$key">$value</steptml:parameter>\n?',
+        first="<｜tool_calls_begin｜>\n?<｜tool_call_begin｜>function<｜tool_sep｜>",
+        between="<｜tool_call_end｜>\n?<｜tool_call_begin｜>function<｜tool_sep｜>",
+        last="<｜tool_call_end｜>\n?<｜tool_calls_end｜>",
+    ),
     "gigachat3": CallFormat(
         signs=(("'function call'", "<|role_sep|>"),),
         syntax=JSON_CALLS,
         begin=("<|message_sep|>\n\nfunction call<|role_sep|>",),
         end="<|message_sep|>",
         delimiters=("<|message_sep|>",),
-        call=_JSON,
+        call=AS_JSON,
         first="<|message_sep|>\n\nfunction call<|role_sep|>\n",
         between=None,
     ),
@@ -212,19 +210,12 @@ CALLS: Mapping[str, CallFormat] = {
         syntax=JSON_CALLS,
         begin=("<|function_call|>",),
         end="<|message_sep|>",
-        call=f"<|function_call|>{_JSON}",
+        call=f"<|function_call|>{AS_JSON}",
         between=None,
     ),
-    "gigachat35": _marked("｜GCML｜", mark="｜GCML｜", calls="tool_calls"),
-    "longcat": _keyed("<longcat_tool_call>", "<longcat_arg_key>", prefix="longcat_"),
-    "longcat_json": CallFormat(
-        signs=(("<longcat_tool_call>",),),
-        syntax=JSON_CALLS,
-        begin=("<longcat_tool_call>",),
-        end="</longcat_tool_call>",
-        call=f"<longcat_tool_call>\n{_JSON}\n</longcat_tool_call>",
-        between="\n",
-    ),
+    "gigachat35": marked("｜GCML｜", mark="｜GCML｜", calls="tool_calls"),
+    "longcat": keyed("<longcat_tool_call>", "<longcat_arg_key>", prefix="longcat_"),
+    "longcat_json": tagged("<longcat_tool_call>", "</longcat_tool_call>"),
     "olmo3": CallFormat(
         signs=(("<function_calls>",),),
         syntax=PYTHON_CALLS,
@@ -235,65 +226,48 @@ CALLS: Mapping[str, CallFormat] = {
         between="\n",
         last="\n</function_calls>",
     ),
-    "apertus": CallFormat(
-        signs=(("<|tools_prefix|>", "<|tools_suffix|>"),),
-        syntax=JSON_CALLS,
-        begin=("<|tools_prefix|>",),
+    "apertus": listed(
+        *("<|tools_prefix|>", "<|tools_suffix|>"),
+        begin="<|tools_prefix|>",
         end="<|tools_suffix|>",
         call='{"$name": $arguments}',
-        first="<|tools_prefix|>[",
-        between=", ",
-        last="]<|tools_suffix|>",
     ),
-    "apriel": CallFormat(
-        signs=(("<tool_calls>[",),),
-        syntax=JSON_CALLS,
-        begin=("<tool_calls>",),
-        end="</tool_calls>",
-        call=_JSON,
-        first="<tool_calls>[",
-        between=", ",
-        last="]</tool_calls>",
-    ),
+    "apriel": listed("<tool_calls>[", begin="<tool_calls>", end="</tool_calls>"),
     "minimax_m1": CallFormat(
         signs=(("<tool_calls>",),),
         syntax=JSON_CALLS,
         begin=("<tool_calls>",),
         end="</tool_calls>",
-        call=_JSON,
+        call=AS_JSON,
         first="<tool_calls>\n",
         between="\n",
         last="\n</tool_calls>",
     ),
-    "nemotron": CallFormat(
-        signs=(("<TOOLCALL>",),),
-        syntax=JSON_CALLS,
-        begin=("<TOOLCALL>",),
-        end="</TOOLCALL>",
-        call=_JSON,
-        first="<TOOLCALL>[",
-        between=", ",
-        last="]</TOOLCALL>",
-    ),
-    "cohere": CallFormat(
-        signs=(("<|START_ACTION|>",),),
-        syntax=JSON_CALLS,
-        begin=("<|START_ACTION|>",),
+    "nemotron": listed("<TOOLCALL>", begin="<TOOLCALL>", end="</TOOLCALL>"),
+    "cohere": listed(
+        "<|START_ACTION|>",
+        begin="<|START_ACTION|>",
         end="<|END_ACTION|>",
         call='{"tool_call_id": "$number", "tool_name": "$name", "parameters": $arguments}',
-        first="<|START_ACTION|>[",
-        between=", ",
-        last="]<|END_ACTION|>",
     ),
     "gemma4": CallFormat(
         signs=(("<|tool_call>", "<tool_call|>"),),
         syntax=BARE_KEYS,
         begin=("<|tool_call>",),
         end="<tool_call|>",
-        delimiters=('<|"|>',),
         call="<|tool_call>call:$name{$arguments}<tool_call|>",
+        argument='$key:<|"|>$value<|"|>',
     ),
-    "glm": _keyed("<tool_call>", "<arg_key>"),
+    "functiongemma": CallFormat(
+        signs=(("<start_function_call>",),),
+        syntax=BARE_KEYS,
+        begin=("<start_function_call>",),
+        end="<end_function_call>",
+        call="<start_function_call>call:$name{$arguments}<end_function_call>",
+        argument="$key:<escape>$value<escape>",
+    ),
+    "glm": keyed("<tool_call>", "<arg_key>"),
+    "telechat4": keyed("<tool_call>", "<param_key>", pair="param"),
     "qwen3_coder": CallFormat(
         signs=(("<tool_call>", "<function="),),
         syntax=ELEMENTS,
@@ -303,35 +277,29 @@ CALLS: Mapping[str, CallFormat] = {
         argument="<parameter=$key>\n$value\n</parameter>\n",
         between="\n",
     ),
-    "hermes": CallFormat(
-        signs=(("<tool_call>",),),
-        syntax=JSON_CALLS,
-        begin=("<tool_call>",),
-        end="</tool_call>",
-        call=f"<tool_call>\n{_JSON}\n</tool_call>",
-        between="\n",
-    ),
+    "hermes": tagged("<tool_call>", "</tool_call>"),
     "phi4": CallFormat(
-        signs=(("<|/tool|>",),),
+        signs=(("<|/tool|>",), ("functools[",)),
         syntax=JSON_CALLS,
         begin=("<|tool_call|>",),
         begin_first=("functools",),
         end="<|/tool_call|>",
         opening="{[",
-        call=_JSON,
+        call=AS_JSON,
         first="<|tool_call|>[",
         between=", ",
         last="]<|/tool_call|>",
     ),
-    "granite": CallFormat(
-        signs=(("<|tool_call|>",),),
+    "internlm2": tagged("<|action_start|><|plugin|>", "<|action_end|>", token="<|action_start|>"),
+    "pangu": listed("[unused9]系统", begin="[unused11]", end="[unused12]"),
+    "granite_20b_fc": CallFormat(
+        signs=(("<function_call>",),),
         syntax=JSON_CALLS,
-        begin=("<|tool_call|>",),
-        call=_JSON,
-        first="<|tool_call|>[",
-        between=", ",
-        last="]",
+        begin=("<function_call>",),
+        call=f"<function_call> {AS_JSON}",
+        between="\n",
     ),
+    "granite": listed("<|tool_call|>", begin="<|tool_call|>"),
     "mistral_args": CallFormat(
         signs=(("[TOOL_CALLS]", "[ARGS]"),),
         syntax=NAMED_JSON,
@@ -343,10 +311,20 @@ CALLS: Mapping[str, CallFormat] = {
         signs=(("[TOOL_CALLS]",),),
         syntax=JSON_CALLS,
         begin=("[TOOL_CALLS]",),
-        call=_JSON,
+        call=AS_JSON,
         first="[TOOL_CALLS]$space[",
         between=", ",
         last="]",
+    ),
+    "minicpm3": CallFormat(
+        signs=(("<|tool_call_start|>", "```python"),),
+        syntax=PYTHON_CALLS,
+        begin=("<|tool_call_start|>",),
+        end="<|tool_call_end|>",
+        call="$name($arguments)",
+        first="<|tool_call_start|>\n```python\n",
+        between="\n",
+        last="\n```\n<|tool_call_end|>",
     ),
     "lfm2": CallFormat(
         signs=(("<|tool_list_start|>",), ("<|tool_call_start|>",)),
@@ -371,14 +349,15 @@ CALLS: Mapping[str, CallFormat] = {
         last="]",
     ),
     "llama3_json": CallFormat(
-        signs=(("<|start_header_id|>", '"parameters"'),),
+        signs=(("<|start_header_id|>", '"parameters"'), ("<|header_start|>", '"parameters"')),
         syntax=JSON_CALLS,
-        begin=("<|python_tag|>",),
+        begin=("<|python_tag|>", "<|python_start|>"),
+        delimiters=("<|python_start|><|python_end|>", "<|python_end|>"),
         opening="{",
-        call=_JSON.replace('arguments"', 'parameters"'),
+        call=AS_JSON.replace('arguments"', 'parameters"'),
         between="; ",
     ),
     JSON: CallFormat(
-        signs=(), syntax=JSON_CALLS, opening="{[", call=_JSON, first="[", between=", ", last="]"
+        signs=(), syntax=JSON_CALLS, opening="{[", call=AS_JSON, first="[", between=", ", last="]"
     ),
 }

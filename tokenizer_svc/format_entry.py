@@ -36,7 +36,8 @@ class CallFormat:
     are `&amp;` and `&quot;`."""
     argument: str = ""
     """One argument, if each is an element of XML: `$key`, `$value`, `$text` for `true` if the value is a text
-    as it stands, and `false` if it is JSON, and `$type` for the value's type in JSON Schema."""
+    as it stands, and `false` if it is JSON, and `$type` for the value's type in JSON Schema. With BARE_KEYS:
+    one that is a text."""
     arguments: str = ""
     """Field `arguments_text` of `AnswerFormat`."""
     first: str = ""
@@ -59,6 +60,8 @@ class ThoughtFormat:
     """Empty: there are no thoughts, and the entry says how texts are told from calls."""
     end: str
     delimiters: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+    """Names of formats of which a prompt may end with the mark that begins or ends a thought."""
     bare_end: bool = False
     """An answer without a thought may begin with `end`."""
     message: str = ""

@@ -12,6 +12,7 @@ from proto.tokenizer_pb2 import JSON_CALLS, NAMED_JSON, PYTHON_CALLS, AnswerForm
 from tokenizer_svc.call_table import CALLS
 from tokenizer_svc.errors import InvalidRequestError
 from tokenizer_svc.format_entry import JSON, LINE, NONE, CallFormat, ThoughtFormat
+from tokenizer_svc.mark_suffix import named, without_suffix
 from tokenizer_svc.thought_table import THOUGHTS
 from tokenizer_svc.token_bytes import TokenBytes
 from tokenizer_svc.tokenizer import TextModel
@@ -51,8 +52,10 @@ class Formats:
         source, with_tools = model.template or "", model.tool_template or model.template or ""
         self.call_name = calls or _told(CALLS, with_tools) or _by_token(model)
         self.thought_name = thoughts or _told(THOUGHTS, source + with_tools) or NONE
-        self.calls, self.thoughts = CALLS.get(self.call_name), THOUGHTS.get(self.thought_name)
-        everything = "\n".join(_strings(answer_format(self.calls, self.thoughts)))
+        self.calls, self.thoughts = named(CALLS, self.call_name), named(THOUGHTS, self.thought_name)
+        self._others = {name: THOUGHTS[name] for name in (self.thoughts.others if self.thoughts else ())}
+        every = [answer_format(self.calls, each) for each in (self.thoughts, *self._others.values())]
+        everything = "\n".join(text for form in every for text in _strings(form))
         self.marks = {text: token for text, token in model.tokens_apart.items() if text in everything}
         """Tokens apart that the formats are made of: text -> id."""
         marks = self.marks.values()
@@ -71,12 +74,13 @@ class Formats:
 
     def of(self, tools: bool, prompt: list[int]) -> AnswerFormat | None:
         """How the answer to a prompt is spelled. None: it is text alone. `tools`: functions are offered."""
-        form = answer_format(self.calls if tools else None, self.thoughts)
-        if self.thoughts is not None:
-            end = self._end(prompt)
+        end = self._end(prompt)
+        _, thoughts = self._thoughts(end)
+        form = answer_format(self.calls if tools else None, thoughts)
+        if thoughts is not None:
             form.thinking = bool(form.thought_begin) and end.endswith(form.thought_begin)
-            form.begun = self.thoughts.message if end.endswith(self.thoughts.message) else ""
-        return form if form.call_syntax or self.thoughts is not None else None
+            form.begun = thoughts.message if end.endswith(thoughts.message) else ""
+        return form if form.call_syntax or thoughts is not None else None
 
     def before(self, prompt: list[int], budget: int | None = None, lenient: bool = False) -> ThoughtRules:
         """What may come before an answer that follows a grammar.
@@ -84,12 +88,13 @@ class Formats:
         `budget`: tokens of the thought at most; None: any number. `lenient`: a budget that cannot be counted
         is passed over. Raises `InvalidRequestError` for one that is not.
         """
-        thoughts, end = self.thoughts, self._end(prompt)
+        end = self._end(prompt)
+        name, thoughts = self._thoughts(end)
         # Where the prompt has closed the thought, none is to come.
         if thoughts is None or (end.endswith(thoughts.end) and not thoughts.message):
             return ThoughtRules("", self.marks)
         thinking = bool(thoughts.begin) and end.endswith(thoughts.begin)
-        rules = ThoughtRules(self.thought_name, self.marks, thinking)
+        rules = ThoughtRules(name, self.marks, thinking)
         if budget is None:
             return rules
         marks = [self._model.encode(mark, special=False) for mark in (thoughts.begin, thoughts.end)]
@@ -101,6 +106,13 @@ class Formats:
         (begins,), (ends,) = marks
         within = _ranges(self._model.vocab_size, {begins, ends, *self._model.end_tokens})
         return replace(rules, budget=min(budget, MOST_BUDGET), within=within, begin=begins, end=ends)
+
+    def _thoughts(self, end: str) -> tuple[str, ThoughtFormat | None]:
+        """How thoughts are spelled after a prompt that ends so, and the name of that."""
+        for name, entry in self._others.items():
+            if end.endswith((entry.begin, entry.end)):
+                return name, entry
+        return self.thought_name, self.thoughts
 
     def _end(self, prompt: list[int]) -> str:
         end = b"".join(self._every_token[token] for token in prompt[-LAST_TOKENS:])
@@ -142,9 +154,10 @@ def _ranges(size: int, without: set[int]) -> str:
 
 def _told(table: Mapping[str, CallFormat] | Mapping[str, ThoughtFormat], template: str) -> str:
     """The name of the first format that the template tells of; empty if it does of none."""
+    template, suffix = without_suffix(template)
     for name, entry in table.items():
         if any(all(sign in template for sign in signs) for signs in entry.signs):
-            return name
+            return name + suffix
     return ""
 
 

@@ -17,8 +17,8 @@ class TokenizerSettings(ModelSettings):
     """Most requests that this process serves at once; further ones wait at the door."""
 
     tool_format: str = ""
-    """How the model spells calls of functions: a name in `call_table.py`, or `none`. Empty: as its template
-    tells."""
+    """How the model spells calls of functions: a name in `call_table.py`, which may have a suffix as in
+    `mark_suffix.py`, or `none`. Empty: as its template tells."""
 
     reasoning_format: str = ""
     """How the model spells thoughts, as for `tool_format`."""
@@ -38,6 +38,6 @@ class TokenizerSettings(ModelSettings):
 
 
 def _known(name: str, table: Collection[str]) -> str:
-    if name and name != NONE and name not in table:
+    if name and name != NONE and name.partition(":")[0] not in table:
         raise ValueError(f"there is no format '{name}': it is one of {', '.join(table)} or {NONE}")
     return name

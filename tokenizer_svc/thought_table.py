@@ -29,17 +29,18 @@ THOUGHTS: Mapping[str, ThoughtFormat] = {
         signs=(("<|START_THINKING|>",),),
         begin="<|START_THINKING|>",
         end="<|END_THINKING|>",
-        delimiters=("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+        delimiters=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
     ),
-    "hy3": ThoughtFormat(
-        signs=(("<think", ":opensource"),), begin="<think:opensource>", end="</think:opensource>"
-    ),
-    "hy4": ThoughtFormat(signs=(("<think", ":6124c78e"),), begin="<think:6124c78e>", end="</think:6124c78e>"),
     "apriel": ThoughtFormat(
         signs=(("[BEGIN FINAL RESPONSE]",),),
         begin="Here are my reasoning steps:",
         end="[BEGIN FINAL RESPONSE]",
         delimiters=("[END FINAL RESPONSE]",),
+    ),
+    "granite": ThoughtFormat(
+        signs=(("Here is my thought process:", "Here is my response:"),),
+        begin="Here is my thought process:",
+        end="Here is my response:",
     ),
     "apertus": ThoughtFormat(
         signs=(("<|inner_prefix|>",),), begin="<|inner_prefix|>", end="<|inner_suffix|>"
@@ -50,6 +51,23 @@ THOUGHTS: Mapping[str, ThoughtFormat] = {
         end="<|end|>",
         delimiters=("<|begin|>assistant", "<|content|>", "<|end|>"),
     ),
+    "solar_open2": ThoughtFormat(signs=(("<|think:start|>",),), begin="<|think:start|>", end="<|think:end|>"),
+    "plamo3": ThoughtFormat(
+        signs=(("<|plamo:", "think"),), begin="<|plamo:begin_think:plamo|>", end="<|plamo:end_think:plamo|>"
+    ),
+    "pangu": ThoughtFormat(signs=(("[unused9]系统",),), begin="[unused16]", end="[unused17]"),
+    "k2_horizon": ThoughtFormat(
+        signs=(("<ifm|think>",),),
+        begin="<ifm|think>",
+        end="</ifm|think>",
+        others=("k2_horizon_fast", "k2_horizon_faster"),
+    ),
+    "k2_horizon_fast": ThoughtFormat(signs=(), begin="<ifm|think_fast>", end="</ifm|think_fast>"),
+    "k2_horizon_faster": ThoughtFormat(signs=(), begin="<ifm|think_faster>", end="</ifm|think_faster>"),
+    "minicpm3": ThoughtFormat(
+        signs=(("<|thought_start|>",),), begin="<|thought_start|>", end="<|thought_end|>"
+    ),
+    "kimi_vl": ThoughtFormat(signs=(("◁think▷",),), begin="◁think▷", end="◁/think▷"),
     "minimax_m3": ThoughtFormat(
         signs=(("<mm:think>",),), begin="<mm:think>", end="</mm:think>", bare_end=True
     ),
@@ -70,6 +88,19 @@ THOUGHTS: Mapping[str, ThoughtFormat] = {
         said=" to=user<|message|>",
         delimiters=("<|start|>assistant", " to=user<|message|>", "<|message|>", "<|eom|>"),
     ),
+    "inkling": ThoughtFormat(
+        signs=(("<|content_thinking|>", "<|end_message|>"),),
+        begin="<|content_thinking|>",
+        end="<|end_message|>",
+        message="<|message_model|>",
+        answer="<|content_text|>",
+        said="<|content_text|>",
+        closing="<|end_message|>",
+        delimiters=(
+            *("<|message_model|>", "<|content_text|>", "<|end_message|>"),
+            "<|content_model_end_sampling|>",
+        ),
+    ),
     "functionary32": ThoughtFormat(
         signs=((">>>${recipient}",),),
         begin="",
@@ -82,5 +113,21 @@ THOUGHTS: Mapping[str, ThoughtFormat] = {
     "longcat": ThoughtFormat(signs=(("<longcat_think>",),), begin="<longcat_think>", end="</longcat_think>"),
     "seed_oss": ThoughtFormat(signs=(("<seed:think>",),), begin="<seed:think>", end="</seed:think>"),
     "magistral": ThoughtFormat(signs=(("[THINK]", "[/THINK]"),), begin="[THINK]", end="[/THINK]"),
+    "think_response": ThoughtFormat(
+        signs=(("</think>", "<response></response>"), ("</think>", "<response>\\n")),
+        begin="<think>",
+        end="</think>",
+        answer="<response>\n?",
+        closing="\n?</response>\n?",
+        delimiters=("<response>", "\n</response>", "</response>"),
+    ),
+    "think_answer": ThoughtFormat(
+        signs=(("</think>", "<answer>"),),
+        begin="<think>",
+        end="</think>",
+        answer="<answer>\n?",
+        closing="\n?</answer>\n?",
+        delimiters=("<answer>", "\n</answer>", "</answer>"),
+    ),
     "think": ThoughtFormat(signs=(("</think>",), ("<think>",)), begin="<think>", end="</think>"),
 }

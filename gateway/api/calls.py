@@ -8,6 +8,7 @@ import ast
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from gateway.api.elements import elements_of, together
@@ -65,24 +66,32 @@ def read_calls(text: str, form: AnswerFormat, functions: Functions) -> list[Call
 
 def _json_calls(text: str, form: AnswerFormat, _: Functions) -> list[Call] | None:
     values: list[Any] = []
-    text, place, calls = text.strip(), 0, []
+    if form.call_header and (header := re.match(form.call_header, text[:MOST_HEADER])):
+        text = text[header.end() :]
+    text, place = text.strip(), 0
     while place < len(text):
         value, end = DECODER.raw_decode(text, place)
         values += value if isinstance(value, list) else [value]
         place = _BETWEEN.match(text, end).end()  # type: ignore[union-attr]
-    for value in values:
-        if _NAME_AS_KEY in form.call_text and isinstance(value, dict) and len(value) == 1:
-            ((name, arguments),) = value.items()
-            value = {"name": name, "arguments": arguments}
-        arguments = value.get("arguments", value.get("parameters", {})) if isinstance(value, dict) else None
-        if isinstance(arguments, str):
-            arguments = DECODER.decode(arguments)
-        name = value.get("name", value.get("tool_name")) if isinstance(value, dict) else None
-        if not isinstance(arguments, dict) or not isinstance(name, str):
-            return None
-        given = value.get("id")
-        calls.append(Call(name, _spelled(arguments), whole(given) if isinstance(given, str) else ""))
-    return calls
+    calls = [_from_object(value, named=_NAME_AS_KEY not in form.call_text) for value in values]
+    return [call for call in calls if call] if all(calls) else None
+
+
+def _from_object(value: Any, named: bool = True) -> Call | None:
+    """A call that is an object of JSON; None if it is none. `named`: it says the function's name; otherwise
+    that is its only key."""
+    if not isinstance(value, dict):
+        return None
+    if not named and len(value) == 1:
+        ((name, arguments),) = value.items()
+        value = {"name": name, "arguments": arguments}
+    arguments = next((value[key] for key in ("arguments", "parameters", "args") if key in value), {})
+    if isinstance(arguments, str):
+        arguments = DECODER.decode(arguments)
+    name, given = value.get("name", value.get("tool_name")), value.get("id")
+    if not isinstance(arguments, dict) or not isinstance(name, str):
+        return None
+    return Call(name, _spelled(arguments), whole(given) if isinstance(given, str) else "")
 
 
 def _named_json(text: str, form: AnswerFormat, _: Functions) -> list[Call] | None:
@@ -119,12 +128,17 @@ def _elements(text: str, form: AnswerFormat, functions: Functions) -> list[Call]
 def _python_calls(text: str, _: AnswerFormat, __: Functions) -> list[Call] | None:
     if len(text) > MOST_PYTHON:
         return None
-    lines = ast.parse(text.strip()).body
+    lines = ast.parse(_FENCES.sub("", text.strip())).body
     found = [line.value for line in lines if isinstance(line, ast.Expr)]
     if len(found) != len(lines):
         return None
     calls = []
     for call in found[0].elts if len(found) == 1 and isinstance(found[0], ast.List) else found:
+        if isinstance(call, ast.Dict):
+            if (told := _from_object(ast.literal_eval(_Constants().visit(call)))) is None:
+                return None
+            calls.append(told)
+            continue
         if not isinstance(call, ast.Call) or call.args:
             return None
         arguments = {word.arg: ast.literal_eval(_Constants().visit(word.value)) for word in call.keywords}
@@ -141,12 +155,30 @@ class _Constants(ast.NodeTransformer):
         return ast.Constant(json.loads(node.id)) if node.id in CONSTANTS.values() else node
 
 
-def _bare_keys(text: str, _: AnswerFormat, __: Functions) -> list[Call] | None:
+def _bare_keys(text: str, form: AnswerFormat, functions: Functions) -> list[Call] | None:
     name, brace, arguments = text.strip().partition("{")
     if not name.startswith("call:"):
         return None
-    arguments = DECODER.decode(_BARE.sub(_as_json, brace + arguments))
-    return [Call(name.removeprefix("call:").strip(), _spelled(arguments))]
+    quote = form.argument_text.rpartition("$value")[2]
+    found = DECODER.decode(_bare(quote).sub(_as_json, brace + arguments))
+    name = name.removeprefix("call:").strip()
+    for key, value in found.items():
+        types = types_of(key, functions.get(name, {}))
+        if isinstance(value, str) and types and "string" not in types:
+            found[key] = value_of(value, types)
+    return [Call(name, _spelled(found))]
+
+
+@lru_cache(maxsize=8)
+def _bare(quote: str) -> re.Pattern[str]:
+    """What is not JSON in BARE_KEYS. `quote`: stands around texts."""
+    mark = re.escape(quote)
+    # A JSON string is passed over as a whole; without an end, up to that of the text, so that it is read
+    # once.
+    return re.compile(
+        rf'{mark}(?P<text>.*?){mark}|"(?:[^"\\]|\\.)*"?|(?<=[{{,])(?P<key>[^<>{{}}\[\]",:]+):|\b[A-Z][a-z]+\b',
+        re.DOTALL,
+    )
 
 
 def _nested(text: str, form: AnswerFormat, functions: Functions) -> list[Call] | None:
@@ -194,11 +226,8 @@ def _spelled(arguments: object) -> str:
 _NAME_AS_KEY = '{"$name":'
 _TOLD = {"true": frozenset(("string",)), "false": frozenset[str]()}
 _BETWEEN = re.compile(r"[\s;,]*")
-# A JSON string is passed over as a whole; without an end, up to that of the text, so that it is read once.
-_BARE = re.compile(
-    r"""<\|"\|>(?P<text>.*?)<\|"\|>|"(?:[^"\\]|\\.)*"?|(?<=[{,])(?P<key>[^<>{}\[\]",:]+):|\b[A-Z][a-z]+\b""",
-    re.DOTALL,
-)
+_FENCES = re.compile(r"\A```\w*\n|\s*```\Z")
+"""Of a block of code in Markdown."""
 _READERS: Mapping[int, Callable[[str, AnswerFormat, Functions], list[Call] | None]] = {
     JSON_CALLS: _json_calls,
     NAMED_JSON: _named_json,

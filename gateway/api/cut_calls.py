@@ -41,7 +41,7 @@ def _python(text: str, _: AnswerFormat) -> str:
                 depth += 1
             case ")" | "]" | "}":
                 depth -= 1
-                end = found.end() if (depth, found[0]) == (int(is_list), ")") else end
+                end = found.end() if depth == int(is_list) and found[0] in ")}" else end
             case '"' | "'":  # a string without an end
                 break
     return text[:end] + "]" * is_list if end else ""

@@ -26,6 +26,7 @@ from tokenizer_svc.grammars.nested_values import ELEMENT, NestedValues
 from tokenizer_svc.grammars.schema_by_type import by_type, takes_texts, texts_of
 from tokenizer_svc.grammars.schema_limits import bounded, followed, with_required
 from tokenizer_svc.grammars.thought_grammar import ANY, SPACE, Texts
+from tokenizer_svc.mark_suffix import named
 
 WHITESPACE = r"( |\n[ ]{0,40})?"
 """Between the parts of JSON: nothing, a space, or a new line that is indented. Without a bound a small model
@@ -48,7 +49,9 @@ def call_grammar(asked: CallRules) -> str:
 class _Grammar:
     def __init__(self, asked: CallRules) -> None:
         self._asked = asked
-        self._format: CallFormat = CALLS[asked.calls]
+        form = named(CALLS, asked.calls)
+        assert form is not None  # or no call could be asked for
+        self._format: CallFormat = form
         self._texts = Texts(asked.before)
         self._rules, self._written = self._texts.rules, self._texts.written
 
@@ -156,7 +159,11 @@ class _Grammar:
 
     def _in_pairs(self) -> bool:
         """Whether arguments are written one by one, and not as one JSON object."""
-        return bool(self._format.argument) or self._format.syntax in (PYTHON_CALLS, BARE_KEYS)
+        return bool(self._format.argument) or self._format.syntax == PYTHON_CALLS
+
+    def _quote(self) -> str:
+        """What stands around texts in BARE_KEYS."""
+        return self._format.argument.rpartition("$value")[2]
 
     def _spells(self, argument: str) -> bool:
         if self._format.syntax == PYTHON_CALLS:
@@ -169,12 +176,12 @@ class _Grammar:
         """The argument that follows a grammar of its own."""
         form, source = self._format, read_source(function.syntax, function.definition)
         (name,) = function.parameters["properties"]
+        if form.syntax == BARE_KEYS:
+            mark = self._quote()
+            return f"{quoted(name)} /: ?/ {self._written(mark)} {self._bare(source, mark, (mark, form.end))}"
         if form.argument:
             begin, end = self._around(name, as_text=True)
             return f"{self._literal(begin)} {self._bare(source, end, self._ends(end))}"
-        if form.syntax == BARE_KEYS:
-            mark = form.delimiters[0]
-            return f"{quoted(name)} /: ?/ {self._written(mark)} {self._bare(source, mark, (mark, form.end))}"
         text = InputGrammar(self._rules, source, JsonSpelling(self._rules, source.terminals)).text(r'"\""')
         if form.syntax == PYTHON_CALLS:
             return rf'{quoted(name)} "=\"" {text}'
@@ -212,7 +219,7 @@ class _Grammar:
     def _values(self, schema: Mapping[str, Any], lenient: bool) -> Values:
         form = self._format
         if form.syntax == BARE_KEYS:
-            return BareValues(self._texts, schema, form.delimiters[0], form.end, lenient)
+            return BareValues(self._texts, schema, self._quote(), form.end, lenient)
         if form.syntax == NESTED:
             return NestedValues(self._texts, schema, form.argument.partition("<$key>")[0], lenient)
         return Values(self._rules, schema, PYTHON if form.syntax == PYTHON_CALLS else JSON_IN_XML, lenient)

@@ -110,7 +110,7 @@ class Dialect:
 
 
 def _json_texts(value: object) -> list[str]:
-    return [spelled(value).replace("</", "<\\/")]
+    return [spelled(value).replace("</", "<\\/").replace("<|", r"<\u007c")]
 
 
 def _python_texts(value: object) -> list[str]:
@@ -119,10 +119,10 @@ def _python_texts(value: object) -> list[str]:
 
 
 _JSON_PLAIN = r'[^"\\<\x00-\x1f\x7f]'
-# Within XML the end of an element must not occur: JSON can spell it as `<\/`.
+# Within XML the end of an element must not occur, `</…` or `<|…`: JSON can spell it as `<\/` and `<\u007c`.
 JSON_IN_XML = Dialect(
     write=_json_texts,
-    string=rf'/"([^"\\<\x00-\x1f\x7f]|{_ESCAPE}|<+([^"\\<\/\x00-\x1f\x7f]|{_ESCAPE}))*<*"/',
+    string=rf'/"([^"\\<\x00-\x1f\x7f]|{_ESCAPE}|<+([^"\\<\/|\x00-\x1f\x7f]|{_ESCAPE}))*<*"/',
     character=f"({_JSON_PLAIN}|{_ESCAPE})",
     plain=_JSON_PLAIN,
     true='"true"',

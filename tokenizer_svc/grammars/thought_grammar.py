@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from tokenizer_svc.format_entry import LINE, ThoughtFormat
 from tokenizer_svc.formats import ThoughtRules
 from tokenizer_svc.grammars.call_values import GrammarRules, quoted
+from tokenizer_svc.mark_suffix import named
 from tokenizer_svc.thought_table import THOUGHTS
 
 ANY = "/(?s:.*)/"
@@ -39,7 +40,7 @@ class Texts:
 
     def __init__(self, asked: ThoughtRules) -> None:
         self.rules = GrammarRules()
-        self.thoughts: ThoughtFormat | None = THOUGHTS.get(asked.thoughts)
+        self.thoughts: ThoughtFormat | None = named(THOUGHTS, asked.thoughts)
         self._asked = asked
 
     def grammar(self, start: str) -> str:

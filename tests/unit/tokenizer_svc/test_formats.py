@@ -1,9 +1,14 @@
 """A chat template tells how its model spells calls and thoughts, and the marks stay in the text."""
 
+import json
+import re
 from dataclasses import replace
 
 import pytest
 
+from gateway.api.splitter import Splitter
+from proto.tokenizer_pb2 import JSON_CALLS, NAMED_JSON, PYTHON_CALLS
+from tests.unit.gateway.api.test_splitter import form_of, thoughts_of
 from tokenizer_svc.call_table import CALLS
 from tokenizer_svc.formats import Formats, ThoughtRules
 from tokenizer_svc.settings import TokenizerSettings
@@ -39,23 +44,50 @@ def test_a_token_tells_of_calls_that_a_template_leaves_to_the_model(byte_level):
     assert names_of(model, "List of tools: [")[0] == ["lfm2"]
     assert names_of(model, "<tool_call>")[0] == ["hermes"], "the template comes first"
     assert names_of(model, None)[0] == []
+    model = replace(byte_level, special_tokens={**byte_level.special_tokens, "<|action_start|>": 7})
+    assert names_of(model, "{{ messages }}")[0] == ["internlm2"]
 
 
 @pytest.mark.parametrize(
-    ("suffix", "separator", "calls", "thoughts"),
+    ("source", "suffix"),
     [
-        (":opensource", "<tool_sep{}>", "hy3", "hy3"),
-        (":6124c78e", "", "hy4", "hy4"),
-        (":opensource", "", "hy4_opensource", "hy3"),
-        ("", "<tool_sep{}>", "hy3_plain", "think"),
-        ("", "", "hy4_plain", "think"),
+        ("{}", ""),
+        ("{{% set HYTK = ':opensource' %}} {}", "{}"),
+        ('{{% set HYTK = ":6124c78e" %}} {}', "{}"),
+        ("{{% set HYTK = ':another_one' %}} {}", "' + HYTK + '"),
+        ("{}", ":opensource"),
     ],
 )
-def test_marks_of_hunyuan_end_with_what_its_template_says(byte_level, suffix, separator, calls, thoughts):
+@pytest.mark.parametrize(("separator", "name"), [("<tool_sep>", "hy3"), ("", "hy4")])
+def test_marks_of_hunyuan_end_with_what_its_template_says(byte_level, source, suffix, separator, name):
     """Templates with a suffix add it to each mark."""
-    marks = f"<think{{}}> <tool_calls{{}}> <tool_call{{}}> {separator} <arg_key{{}}> <arg_value{{}}>"
-    template = f"{{% set HYTK = '{suffix}' %}} {marks}" if suffix else marks.format(*[""] * 6)
-    assert names_of(byte_level, template) == ([calls], [thoughts])
+    marks = f"<think> </think> <tool_calls> <tool_call> {separator} <arg_key> <arg_value>"
+    template = source.format(marks.replace(">", f"{suffix}>"))
+    formats = Formats(replace(byte_level, template=template))
+    told = (re.search(r":\w+", template) or [""])[0]
+    assert (formats.call_name, formats.thought_name) == (f"{name}{told}", f"think{told}")
+    form = formats.of(True, byte_level.encode(f"A<think{told}>", special=False))
+    assert (form.call_begin, form.call_end) == ([f"<tool_call{told}>"], f"</tool_call{told}>")
+    assert (form.thought_end, form.thinking) == (f"</think{told}>", True)
+    assert f"<arg_key{told}>$key</arg_key{told}>" in form.argument_text
+
+
+def test_a_template_without_a_suffix_of_marks(byte_level):
+    template = "<arg_key{}> <tool_call>"
+    assert names_of(byte_level, template)[0] == ["hermes"], "it does not say what it fills in"
+
+
+@pytest.mark.parametrize("level", ["think", "think_fast", "think_faster"])
+def test_the_prompt_tells_how_deep_a_thought_is(byte_level, level):
+    """K2 Horizon has marks for each depth; its template writes the first one."""
+    formats = Formats(replace(byte_level, template="<ifm|think> <ifm|tool_call>"))
+    form = formats.of(True, byte_level.encode(f"A<ifm|{level}>\n", special=False))
+    assert (form.thought_begin, form.thought_end) == (f"<ifm|{level}>", f"</ifm|{level}>")
+    assert form.thinking
+    name = level.replace("think", "k2_horizon")
+    assert formats.before(byte_level.encode(f"A<ifm|{level}>", special=False)) == ThoughtRules(name, {}, True)
+    closed = byte_level.encode(f"A<ifm|{level}></ifm|{level}>", special=False)
+    assert (formats.of(True, closed).thinking, formats.before(closed)) == (False, ThoughtRules("", {}))
 
 
 def test_a_template_for_functions_tells_of_calls(byte_level):
@@ -80,6 +112,19 @@ def test_calls_in_json_can_be_told_as_text(byte_level):
     assert (spelled("glm"), spelled("none")) == (None, None)
 
 
+@pytest.mark.parametrize("name", CALLS)
+def test_calls_that_are_told_as_text_are_read_as_these(byte_level, name):
+    spelling = Formats(replace(byte_level, template="no sign"), calls=name).spelling
+    if spelling is None:
+        assert CALLS[name].syntax not in (JSON_CALLS, NAMED_JSON, PYTHON_CALLS)
+        return
+    calls = [("weather", {"city": "a } b", "days": 3}), ("clock", {})]
+    calls = calls[:1] if CALLS[name].between is None else calls
+    splitter = Splitter(form_of(name, thoughts_of(name)), {"weather": {}, "clock": {}})
+    found = (*splitter.add(spelling.of(calls)).calls, *splitter.finish().calls)
+    assert [(call.name, json.loads(call.arguments)) for call in found] == calls
+
+
 def test_a_template_that_tells_of_no_calls_is_one_for_json(byte_level):
     assert names_of(byte_level, "{{ messages }}</think>") == (["json"], ["think"])
     formats = Formats(replace(byte_level, template="{{ messages }}"))
@@ -94,6 +139,8 @@ def test_settings_win(byte_level):
     assert names_of(byte_level, "no sign", calls="none") == ([], [])
     with pytest.raises(ValueError, match="no format 'hermess': it is one of harmony"):
         TokenizerSettings(tool_format="hermess")
+    assert TokenizerSettings(tool_format="hy4:any").tool_format == "hy4:any"
+    assert Formats(byte_level, calls="hy4:any").calls.end == "</tool_call:any>"
 
 
 def test_marks_that_are_special_tokens_are_text(byte_level):

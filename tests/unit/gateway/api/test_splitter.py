@@ -15,6 +15,7 @@ from gateway.api.splitter import Pieces, Splitter
 from proto.tokenizer_pb2 import AnswerFormat
 from tokenizer_svc.call_table import CALLS
 from tokenizer_svc.formats import answer_format
+from tokenizer_svc.mark_suffix import named
 from tokenizer_svc.thought_table import THOUGHTS
 
 SCHEMA = {"properties": {"city": {"type": "string"}, "days": {"type": "integer"}, "at": {"type": "object"}}}
@@ -33,14 +34,14 @@ AS_JSON = f'{{"name": "weather", "arguments": {ARGUMENTS}}}'
 CLOCK = '{"name": "clock", "parameters": {}}'
 
 
-def hy4(suffix: str) -> str:
-    """Calls of Hunyuan 4, whose marks end with this."""
+def hunyuan(separator: str = "", suffix: str = "") -> str:
+    """Calls of Hunyuan. `suffix`: of its marks."""
     calls = (
-        f"<tool_call>weather<arg_key>city</arg_key><arg_value>{PLAIN}</arg_value><arg_key>days</arg_key>"
-        '<arg_value>3</arg_value><arg_key>at</arg_key><arg_value>{"x": [true]}</arg_value></tool_call>'
+        f"<tool_call>weather{separator}<arg_key>city</arg_key><arg_value>{PLAIN}</arg_value>\n"
+        "<arg_key>days</arg_key>\n<arg_value>3</arg_value><arg_key>at</arg_key>"
+        f'<arg_value>{{"x": [true]}}</arg_value></tool_call>\n<tool_call>clock{separator}</tool_call>'
     )
-    text = f"<tool_calls>\n{calls}\n<tool_call>clock</tool_call>\n</tool_calls>"
-    return re.sub(r"(</?\w+)>", rf"\1{suffix}>", text)
+    return re.sub(r"(</?\w+)>", rf"\1{suffix}>", f"<tool_calls>\n{calls}\n</tool_calls>")
 
 
 EXAMPLES = {
@@ -156,27 +157,100 @@ EXAMPLES = {
         f"<function_calls>\nweather(city={PLAIN!r}, days=3, at={{'x': [true]}})\nclock()\n</function_calls>",
         [("weather", SIMPLE), ("clock", {})],
     ),
-    "hy3": (
-        "hy3",
-        "<tool_calls:opensource>\n<tool_call:opensource>weather<tool_sep:opensource>\n"
-        f"<arg_key:opensource>city</arg_key:opensource>\n<arg_value:opensource>{PLAIN}"
-        "</arg_value:opensource>\n<arg_key:opensource>days</arg_key:opensource>\n"
-        "<arg_value:opensource>3</arg_value:opensource>\n<arg_key:opensource>at</arg_key:opensource>"
-        '<arg_value:opensource>{"x": [true]}</arg_value:opensource>\n</tool_call:opensource>\n'
-        "<tool_call:opensource>clock<tool_sep:opensource>\n</tool_call:opensource>\n</tool_calls:opensource>",
+    "hy3": ("hy3", hunyuan("<tool_sep>"), [("weather", SIMPLE), ("clock", {})]),
+    "hy3_suffix": (
+        "hy3:opensource",
+        hunyuan("<tool_sep>", ":opensource"),
         [("weather", SIMPLE), ("clock", {})],
     ),
-    "hy3_plain": (
-        "hy3_plain",
-        f"<tool_calls>\n<tool_call>weather<tool_sep>\n<arg_key>city</arg_key>\n<arg_value>{PLAIN}</arg_value>\n"
-        "<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n<arg_key>at</arg_key>\n"
-        '<arg_value>{"x": [true]}</arg_value>\n</tool_call>\n'
-        "<tool_call>clock<tool_sep>\n</tool_call>\n</tool_calls>",
+    "hy4": ("hy4", hunyuan(), [("weather", SIMPLE), ("clock", {})]),
+    "hy4_suffix": ("hy4:6124c78e", hunyuan(suffix=":6124c78e"), [("weather", SIMPLE), ("clock", {})]),
+    "k2_horizon": (
+        "k2_horizon",
+        hunyuan().replace("</", "</ifm|").replace("<", "<ifm|").replace("<ifm|/ifm|", "</ifm|")
+        .replace("5 <ifm| 7", "5 < 7"),
         [("weather", SIMPLE), ("clock", {})],
     ),
-    "hy4": ("hy4", hy4(":6124c78e"), [("weather", SIMPLE), ("clock", {})]),
-    "hy4_opensource": ("hy4_opensource", hy4(":opensource"), [("weather", SIMPLE), ("clock", {})]),
-    "hy4_plain": ("hy4_plain", hy4(""), [("weather", SIMPLE), ("clock", {})]),
+    "telechat4": (
+        "telechat4",
+        f"<tool_call>weather<param_key>city</param_key><param_value>{PLAIN}</param_value>"
+        "<param_key>days</param_key><param_value>3</param_value><param_key>at</param_key><param_value>"
+        '{"x": [true]}</param_value></tool_call>\n<tool_call>clock</tool_call>',
+        [("weather", SIMPLE), ("clock", {})],
+    ),
+    "dots": (
+        "dots",
+        f'<dots_function_call>\n<invoke name="weather">\n<parameter name="city">{PLAIN}</parameter>\n'
+        '<parameter name="days">3</parameter>\n<parameter name="at">{"x": [true]}</parameter>\n</invoke>\n'
+        '<invoke name="clock">\n</invoke>\n</dots_function_call>',
+        [("weather", SIMPLE), ("clock", {})],
+    ),
+    "step3": (
+        "step3",
+        "<｜tool_calls_begin｜>\n<｜tool_call_begin｜>function<｜tool_sep｜>"
+        f'<steptml:invoke name="weather">\n<steptml:parameter name="city">{PLAIN}</steptml:parameter>\n'
+        '<steptml:parameter name="days">3</steptml:parameter><steptml:parameter name="at">{"x": [true]}'
+        "</steptml:parameter>\n</steptml:invoke><｜tool_call_end｜>\n<｜tool_call_begin｜>function<｜tool_sep｜>"
+        '<steptml:invoke name="clock"></steptml:invoke><｜tool_call_end｜>\n<｜tool_calls_end｜>',
+        [("weather", SIMPLE), ("clock", {})],
+    ),
+    "solar_open2": (
+        "solar_open2",
+        f"<|tool_call:start|>weather\n<|tool_arg:start|>city<|tool_arg:value|>{PLAIN}<|tool_arg:end|>\n"
+        "<|tool_arg:start|>days<|tool_arg:value|>3<|tool_arg:end|>\n<|tool_arg:start|>at<|tool_arg:value|>"
+        '{"x": [true]}<|tool_arg:end|>\n<|tool_call:end|>\n<|tool_call:start|>clock\n<|tool_call:end|>',
+        [("weather", SIMPLE), ("clock", {})],
+    ),
+    "plamo3": (
+        "plamo3",
+        "<|plamo:begin_tool_requests:plamo|>"
+        + "".join(
+            f"<|plamo:begin_tool_request:plamo|><|plamo:begin_tool_name:plamo|>{name}<|plamo:end_tool_name:plamo|>"
+            f"<|plamo:begin_tool_arguments:plamo|>{kind}<|plamo:msg|>{arguments}"
+            "<|plamo:end_tool_arguments:plamo|><|plamo:end_tool_request:plamo|>"
+            for name, kind, arguments in (
+                ("weather", "<|plamo:constrain|>json", ARGUMENTS), ("clock", "", "{}")
+            )
+        )
+        + "<|plamo:end_tool_requests:plamo|>",
+        TWO,
+    ),
+    "inkling": (
+        "inkling",
+        f'weather<|content_invoke_tool_json|>{{"name":"weather","args":{ARGUMENTS}}}<|end_message|>'
+        '<|message_model|>clock<|content_invoke_tool_json|>{"name":"clock","args":{}}<|end_message|>',
+        TWO,
+    ),
+    "inkling_unnamed": (
+        "inkling",
+        f'<|content_invoke_tool_json|>{{"name":"weather","args":{ARGUMENTS}}}<|end_message|>'
+        "<|content_model_end_sampling|>",
+        TWO[:1],
+    ),
+    "functiongemma": (
+        "functiongemma",
+        f"<start_function_call>call:weather{{at:{{x:[true]}},city:<escape>{PLAIN}<escape>,days:3}}"
+        "<end_function_call><start_function_call>call:clock{}<end_function_call>",
+        [("weather", SIMPLE), ("clock", {})],
+    ),
+    "internlm2": (
+        "internlm2",
+        f"<|action_start|><|plugin|>\n{AS_JSON}<|action_end|><|action_start|><|plugin|>{CLOCK}<|action_end|>",
+        TWO,
+    ),
+    "pangu": ("pangu", f"[unused11][{AS_JSON}, {CLOCK}][unused12]", TWO),
+    "granite_20b_fc": ("granite_20b_fc", f"<function_call> {AS_JSON}\n<function_call> {CLOCK}\n", TWO),
+    "minicpm3": (
+        "minicpm3",
+        f"<|tool_call_start|>\n```python\nweather(city={PLAIN!r}, days=3, at={{'x': [True]}})\nclock()\n```\n"
+        "<|tool_call_end|>",
+        [("weather", SIMPLE), ("clock", {})],
+    ),
+    "lfm2_json": (
+        "lfm2", f"<|tool_call_start|>[{AS_JSON}, {CLOCK}]<|tool_call_end|>", TWO,
+    ),
+    "llama4": ("llama3_json", f"<|python_start|>{AS_JSON}; {CLOCK}<|python_end|>", TWO),
+    "llama4_empty": ("llama3_json", f"<|python_start|><|python_end|>{AS_JSON}{CLOCK}", TWO),
     "minicpm5": (
         "minicpm5",
         f'<function name="weather"><param name="city"><![CDATA[{PLAIN}]]></param><param name="days">3</param>'
@@ -281,12 +355,14 @@ EXAMPLES = {
         [("weather", SIMPLE), ("clock", {})],
     ),
 }  # fmt: skip
-ALONE = ("llama3_json", "json", "pythonic", "phi4_array", "phi4_functools", "harmony_first")
+ALONE = (
+    *("llama3_json", "llama4_empty", "json", "pythonic", "phi4_array", "phi4_functools", "harmony_first"),
+)
 """Examples that are the whole answer."""
 
 
 def form_of(calls: str = "none", thoughts: str = "none", **more) -> AnswerFormat:
-    form = answer_format(CALLS.get(calls), THOUGHTS.get(thoughts))
+    form = answer_format(named(CALLS, calls), named(THOUGHTS, thoughts))
     form.begun = THOUGHTS[thoughts].message if thoughts in THOUGHTS else ""
     form.MergeFrom(AnswerFormat(**more))
     return form
@@ -350,6 +426,22 @@ def test_arguments_of_gemma_4(text, arguments):
     assert found.content == (call if arguments is None else "")
 
 
+def test_values_of_functiongemma_may_all_be_texts():
+    """As the template of vLLM writes them; the schema tells which are none."""
+    text = "days:<escape>3<escape>,city:<escape>7<escape>,at:<escape>{}<escape>,x:<escape>3<escape>"
+    call = f"<start_function_call>call:weather{{{text}}}<end_function_call>"
+    found = assert_any_cut_is_the_same(form_of("functiongemma"), call)
+    assert of(found.calls) == [("weather", {"days": 3, "city": "7", "at": {}, "x": "3"})]
+
+
+@pytest.mark.parametrize(
+    "item", ['{"name": 7}', '{"name": "clock", "arguments": [1]}', "{1: 2}", "{**{}}", '{"a", "b"}', "clock"]
+)
+def test_objects_among_calls_as_in_python_that_are_no_calls(item):
+    text = f'<|tool_call_start|>[{{"name": "clock", "arguments": {{}}}}, {item}]<|tool_call_end|>'
+    assert assert_any_cut_is_the_same(form_of("lfm2"), text) == Pieces(content=text)
+
+
 def thoughts_of(name: str, usual: str = "none") -> str:
     """The format of thoughts that goes with that of calls."""
     return name if name in SAID else usual
@@ -360,6 +452,7 @@ SAID = {
     "kimi_k3": ("<|open|>response<|sep|>", ""),
     "muse_glimmer": (" to=user<|message|>", "<|eom|><|start|>assistant"),
     "functionary32": ("all\n", ">>>"),
+    "inkling": ("<|content_text|>", "<|end_message|><|message_model|>"),
 }
 """What stands before a text, and between it and calls, where texts have a head."""
 
@@ -437,7 +530,7 @@ def test_what_stands_behind_a_call_makes_it_a_text():
 
 
 def test_every_format_has_an_example():
-    assert {name for name, _, _ in EXAMPLES.values()} == CALLS.keys()
+    assert {name.partition(":")[0] for name, _, _ in EXAMPLES.values()} == CALLS.keys()
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
@@ -481,11 +574,10 @@ def test_a_thought_before_a_demanded_call_stays():
 def test_what_is_left_of_a_call_is_no_text_if_the_answer_was_cut(example):
     name, text, _ = EXAMPLES[example]
     form = form_of(name, thoughts_of(name))
-    started = after(name, "Hm.", text[: text.index("weather") + 19])
-    marks = (mark.partition("$")[0] for mark in (*form.call_begin, *form.call_first))
-    begin = next(mark for mark in marks if mark in started)
+    started = after(name, "Hm.", text[: text.index("weather") + 40])
+    marks = [mark.partition("$")[0] for mark in (*form.call_begin, *form.call_first)]
     assert split(form, started, cut=True).content == "Hm."
-    assert begin in split(form, started).content, "the model itself has ended it"
+    assert any(mark in split(form, started).content for mark in marks), "the model itself has ended it"
 
 
 SEVERAL = [name for name, (_, _, calls) in EXAMPLES.items() if len(calls) > 1]
@@ -561,6 +653,17 @@ def test_thoughts(text, reasoning, content):
         ("muse_glimmer", "<|message|>Yes.", "", "Yes."),
         ("muse_glimmer", " to=us", "", " to=us"),
         ("muse_glimmer", "", "", ""),
+        ("inkling", "<|content_thinking|>Hm.<|end_message|><|message_model|><|content_text|>Yes."
+         "<|end_message|><|content_model_end_sampling|>", "Hm.", "Yes."),
+        ("inkling", "<|content_text|>Yes.<|end_message|><|message_model|><|content_thinking|>Hm.",
+         "Hm.", "Yes."),
+        ("cohere", "<|START_THINKING|>Hm.<|END_THINKING|><|START_TEXT|>Yes.<|END_TEXT|>", "Hm.", "Yes."),
+        ("think_response", "<think>\nHm.\n</think>\n\n\n<response>\nYes.\n</response>", "Hm.", "Yes."),
+        ("think_answer", "<think>\nHm.\n</think>\n<answer>\n5 < 7\n</answer>", "Hm.", "5 < 7"),
+        ("granite", "Here is my thought process: Hm.\nHere is my response:\n\nYes.", "Hm.", "Yes."),
+        ("minicpm3", "<|thought_start|>\nHm.\n<|thought_end|>\nYes.", "Hm.", "Yes."),
+        ("kimi_vl", "◁think▷Hm.◁/think▷Yes ◁", "Hm.", "Yes ◁"),
+        ("think:any", "<think:any>Hm.</think></think:any>Yes.", "Hm.</think>", "Yes."),
         ("functionary32", "all\nThat is all\n>>> x", "", "That is all\n>>> x"),
         ("functionary32", "Yes.", "", "Yes."),
         ("functionary32", "al", "", "al"),

@@ -16,7 +16,7 @@ from gateway.api.calls import functions_of
 from gateway.api.splitter import Pieces, Splitter
 from ops.model_directory.grammars import GrammarError, Vocabulary
 from ops.model_directory.tokens_apart import is_apart
-from proto.tokenizer_pb2 import ELEMENTS, PYTHON_CALLS
+from proto.tokenizer_pb2 import BARE_KEYS, ELEMENTS, PYTHON_CALLS
 from tests.unit.gateway.api.test_splitter import SAID, form_of, thoughts_of
 from tokenizer_svc.call_table import CALLS
 from tokenizer_svc.formats import ThoughtRules
@@ -37,12 +37,20 @@ MARKS = sorted(
             "<|message|>",
             "<|constrain|>",
         )
-        if mark and " " not in mark and mark.startswith("<") and "<|sep|>" not in mark
+        if " " not in mark and mark.startswith("<") and mark.count("<") == 1
     }
     | {"<|channel|>", "<|start|>", "<|end|>", "[TOOL_CALLS]", "[ARGS]", "<|channel>", "<channel|>"}
     | {"<|open|>", "<|close|>", "<|sep|>", "<|eom|>", "]<]minimax[>[", ">>>"}
-    | {"<tool_sep:opensource>", "<|tool_call:name|>", "<|tool_call:args|>"}
-    | {f"<{each}:opensource>" for each in ("arg_key", "/arg_key", "arg_value", "/arg_value")}
+    | {
+        "<|tool_call:name|>",
+        "<|tool_call:args|>",
+        '<|"|>',
+        "<escape>",
+        "<|message_model|>",
+        "<|end_message|>",
+    }
+    | {"<|content_text|>", "<|content_invoke_tool_json|>", "<|tool_arg:value|>", "[unused11]", "[unused12]"}
+    | {"<tool_sep>"}
 )
 END = 256
 SEEDS = 12
@@ -113,6 +121,9 @@ PARTS += [
     '<｜DSML｜parameter name="a" string="true">',
     '<param name="a">',
     '<atem:parameter name="a">',
+    '<steptml:parameter name="a">',
+    "<|tool_arg:start|>a<|tool_arg:value|>",
+    "<ifm|arg_key>a</ifm|arg_key><ifm|arg_value>",
     '<|open|>argument key="a" type="string"<|sep|>',
     "]<]minimax[>[<a>",
     "]<]minimax[>[<item>",
@@ -152,7 +163,10 @@ CLOSING = [
     "</｜GCML｜parameter>\n",
     "</｜GCML｜invoke>\n",
     "</longcat_arg_value>\n",
-    "</arg_value:6124c78e>",
+    "</ifm|arg_value>",
+    "</param_value>",
+    "</steptml:parameter>",
+    "<|tool_arg:end|>",
     "</atem:parameter>\n",
     "]<]minimax[>[</a>",
     *MARKS,
@@ -564,7 +578,7 @@ STRINGS: list[Any] = [
 def test_texts_are_written_as_they_are_read(model: Model, schema: Any) -> None:
     unit = {"unit": {"enum": ["5", "C"]}}
     parameters = {"type": "object", "properties": {"a": schema}, "required": ["a"], "$defs": unit}
-    for name in (name for name, entry in CALLS.items() if entry.argument):
+    for name in (name for name, entry in CALLS.items() if entry.argument and entry.syntax != BARE_KEYS):
         strict, before = "allOf" not in schema, ThoughtRules(thoughts_of(name, ""), model.special)
         rules = CallRules([Function("f", parameters, strict)], name, before, True, True)
         texts = [text for seed in range(4) if (text := walk(model, rules, seed)) is not None]
@@ -623,7 +637,7 @@ def test_a_name_may_have_other_characters(model: Model, name: str, called: str) 
         ("glm", "<tool_call>f<arg_key>a</arg_key><arg_value>x</arg_value></tool_call>"),
         ("glm", "<tool_call>f<arg_key>a</arg_key>\n<arg_value>x</arg_value>\n</tool_call>"),
         (
-            "hy4_plain",
+            "hy4",
             "<tool_calls>\n<tool_call>f<arg_key>a</arg_key><arg_value>x</arg_value></tool_call>\n</tool_calls>",
         ),
     ],

@@ -54,6 +54,14 @@ def test_a_thought_and_an_answer(model: Model, kind: str, text: str, answer: str
         message = f" to=self<|message|>{thought}<|eom|><|start|>assistant"
         assert takes(f"{message}{message} to=user<|message|>{answer}", "muse_glimmer")
         assert not takes(f"{message}{answer}", "muse_glimmer")
+        message = f"<|content_thinking|>{thought}<|end_message|><|message_model|>"
+        for end in ("", "<|end_message|>"):
+            assert takes(f"{message}{message}<|content_text|>{answer}{end}", "inkling")
+        assert not takes(f"{message}{answer}", "inkling")
+        for begin, end in (("<answer>\n", "\n</answer>"), ("<answer>", "</answer>\n"), ("", "")):
+            assert takes(f"<think>{thought}</think>\n{begin}{answer}{end}", "think_answer")
+        assert takes(f"<think:any>{thought}</think:any>{answer}", "think:any")
+        assert takes(f"{thought}</ifm|think_fast>{answer}", "k2_horizon_fast", thinking=True)
         thought += "<|close|>think<|sep|>"
         said = f"<|open|>response<|sep|>{answer}"
         assert takes(f"{thought}{said}", "kimi_k3", thinking=True)
