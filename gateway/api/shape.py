@@ -180,7 +180,7 @@ class StructuredOutputs(_Part):
 
 
 class ShapedBody(BaseModel):
-    """The fields of a request that say what an answer's text must look like. At most one of them is given.
+    """The fields of a request that say what an answer's text must look like. They ask for one shape at most.
 
     The last four are SGLang's and llama.cpp's.
     """
@@ -198,7 +198,10 @@ class ShapedBody(BaseModel):
 
     @property
     def shape(self) -> Shape | None:
-        """What the client asks for. Raises `BadRequest`."""
+        """What the client asks for. Raises `BadRequest`.
+
+        Clients of several servers repeat a shape under the name that each of these knows.
+        """
         shapes = {
             "response_format": None if self.response_format is None else self.response_format.shape(),
             "structured_outputs": self.structured_outputs and self.structured_outputs.shape(),
@@ -212,11 +215,12 @@ class ShapedBody(BaseModel):
             "ebnf": self.ebnf and Shape(grammar=self.ebnf),
         }
         given = {name: shape for name, shape in shapes.items() if isinstance(shape, Shape)}
-        if len(given) > 1:
+        if not given:
+            return None
+        name, shape = next(iter(given.items()))
+        if any(other != shape for other in given.values()):
             names = " and ".join(f"'{name}'" for name in given)
             message = f"{names}: only one can be followed."
-            raise BadRequest(message, param=next(iter(given)), code="invalid_value")
-        for name, shape in given.items():
-            shape.param = name
-            return shape
-        return None
+            raise BadRequest(message, param=name, code="invalid_value")
+        shape.param = name
+        return shape

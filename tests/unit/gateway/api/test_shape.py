@@ -70,6 +70,11 @@ ASKED: list[tuple[dict[str, Any], Shape | None]] = [
     ({"grammar": 'root ::= "a"'}, Shape(grammar='root ::= "a"')),
     ({"ebnf": 'root ::= "a"'}, Shape(grammar='root ::= "a"')),
     ({"regex": "", "ebnf": "", "grammar": ""}, None),
+    (
+        {"guided_grammar": "start: A", "structured_outputs": {"grammar": "start: A"}},
+        Shape(grammar="start: A"),
+    ),
+    ({"guided_json": SCHEMA, "json_schema": json.dumps(SCHEMA)}, Shape(json_schema=TEXT)),
 ]
 
 
@@ -115,6 +120,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
         "structured_outputs.structural_tag",
     ),
     ({"regex": "a", "ebnf": 'root ::= "a"'}, "regex"),
+    ({"regex": "a", "guided_regex": "b"}, "guided_regex"),
+    ({"regex": "a", "guided_regex": "a", "ebnf": 'root ::= "a"'}, "guided_regex"),
     ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs"),
     ({"structured_outputs": {"choice": []}}, "structured_outputs.choice"),
     ({"structured_outputs": {"choice": [1]}}, "structured_outputs.choice[0]"),
