@@ -16,7 +16,7 @@ scheduler lets no row sample before, so no step waits for the thread; one that c
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -36,7 +36,14 @@ from gpu_worker.kernels.sampling import Allowed
 from gpu_worker.machine.cores import granted
 from gpu_worker.sampling.positions import SamplePositions
 from gpu_worker.sampling.tokens_read import TokensRead, read_tokens
-from ops.model_directory.grammars import GrammarError, LimitError, Vocabulary, fault_of, lower_priority
+from ops.model_directory.grammars import (
+    GrammarError,
+    LimitError,
+    Vocabulary,
+    fault_of,
+    lower_priority,
+    rolls_back,
+)
 from proto.sampling_pb2 import Grammar
 from proto.worker_pb2 import NewGrammar, NewSlot
 
@@ -61,12 +68,20 @@ def _nobody(number: int) -> None:
     """Nobody wants to know which grammars have been compiled."""
 
 
+class _Compiled(NamedTuple):
+    """A grammar at its beginning."""
+
+    matcher: LLMatcher
+    rolls_back: bool
+    """Whether a matcher that has consumed tokens can take them back."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Held:
     """A grammar that slots may name."""
 
     end_tokens: frozenset[int]
-    compiled: "Future[LLMatcher]"
+    compiled: "Future[_Compiled]"
 
 
 @dataclass(slots=True)
@@ -98,6 +113,19 @@ class _Asked(NamedTuple):
     matching: _Matching
     matcher: LLMatcher
     drafts: list[int]
+
+    def on_trial(self, first: int) -> Iterator[tuple[LLMatcher, int]]:
+        """A matcher for each mask, with the mask's number: `first`, and on. Copies consume the drafts.
+
+        There is none behind a draft that does not follow the grammar or that ends it.
+        """
+        matcher = self.matcher
+        yield matcher, first
+        for number, draft in enumerate(self.drafts, first + 1):
+            matcher = matcher.deep_copy()
+            if draft in self.matching.grammar.end_tokens or not matcher.consume_token(draft):
+                return
+            yield matcher, number
 
 
 @dataclass(slots=True)
@@ -272,9 +300,15 @@ class Grammars:
         if self._are_slow:
             for each in asked:
                 self._timed(each.matching, each.matcher.compute_bitmask)  # which keeps it for the calls below
-        if plain := [(each.matcher, first) for each, first in numbered if not each.drafts]:
+        plain, drafted = [], []
+        for each, first in numbered:
+            if each.drafts and each.matching.grammar.compiled.result().rolls_back:
+                drafted.append((each.matcher, first, each.drafts))
+            else:
+                plain += each.on_trial(first)
+        if plain:
             fill_next_token_bitmask_par(self._masks, plain, bits)
-        if drafted := [(each.matcher, first, each.drafts) for each, first in numbered if each.drafts]:
+        if drafted:
             fill_next_token_bitmask_par_with_draft_tokens(self._masks, drafted, bits)
         self._are_slow = time.perf_counter() - began > SLOW_SECONDS
         # The tokenizer may have tokens without a row of logits.
@@ -286,7 +320,7 @@ class Grammars:
     def _advanced(self, matching: _Matching, known: list[int]) -> LLMatcher:
         """The matcher of a slot after `known` more tokens. Raises `GrammarError`."""
         if matching.matcher is None:
-            matching.matcher = matching.grammar.compiled.result().deep_copy()
+            matching.matcher = matching.grammar.compiled.result().matcher.deep_copy()
         matching.consumed += len(known)
         if known and not matching.ended:
             text = list(takewhile(lambda token: token not in matching.grammar.end_tokens, known))
@@ -310,7 +344,7 @@ class Grammars:
             matching.slow_seconds += max(0.0, min(passed, self._counted - counted) - slow)
         return found
 
-    def _compiled(self, grammar: Grammar) -> LLMatcher:
+    def _compiled(self, grammar: Grammar) -> _Compiled:
         if not grammar.end_tokens or max(grammar.end_tokens) >= self._vocab_size:
             raise GrammarError("end_tokens: none, or not in the vocabulary")
         vocabulary = self._vocabulary(grammar.end_tokens)
@@ -318,7 +352,7 @@ class Grammars:
         # Copies begin with the lexer states that this finds. Otherwise each finds them with its first mask,
         # in a step: 32 rows of a schema with 300 patterns then take 18 ms for that, instead of 1 ms.
         fill_next_token_bitmask_par(LLExecutor(1), [(matcher, 0)], np.empty((1, vocabulary.words), np.int32))
-        return matcher
+        return _Compiled(matcher, rolls_back(matcher))
 
     def _vocabulary(self, end_tokens: Iterable[int]) -> Vocabulary:
         key = tuple(sorted(set(end_tokens)))
@@ -329,6 +363,6 @@ class Grammars:
         return self._vocabularies[key]
 
 
-def _announce(announce: Announce, number: int, compiled: "Future[LLMatcher]") -> None:
+def _announce(announce: Announce, number: int, compiled: "Future[_Compiled]") -> None:
     if not compiled.cancelled():
         announce(number)

@@ -146,6 +146,16 @@ def fault_of(matcher: LLMatcher) -> GrammarError:
     return GrammarError(told) if "doesn't satisfy the grammar" in told else LimitError(told)
 
 
+def rolls_back(matcher: LLMatcher) -> bool:
+    """Whether tokens can be taken back: not where `max_tokens` or `stop` bounds a part of the grammar.
+
+    The matcher stays where it is.
+    """
+    trial = matcher.deep_copy()
+    allowed = int.from_bytes(trial.compute_bitmask(), "little")
+    return bool(allowed and trial.consume_token(allowed.bit_length() - 1) and trial.rollback(1))
+
+
 def _tokenizer_of(source: str, size: int, end_tokens: list[int]) -> LLTokenizer:
     try:
         return LLTokenizer(source, n_vocab=size, eos_token=end_tokens, slices=SLICES)

@@ -12,7 +12,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from ops.model_directory import grammars
-from ops.model_directory.grammars import GrammarError, LimitError, Vocabulary, end_tokens_in
+from ops.model_directory.grammars import GrammarError, LimitError, Vocabulary, end_tokens_in, rolls_back
 from ops.model_directory.settings import SHIPPED_MODEL
 from tokenizer_svc.grammars.grammar_text import grammar_text
 
@@ -116,3 +116,19 @@ def test_which_tokens_end_an_answer(
         if content is not None:
             (tmp_path / f"{name}.json").write_text(json.dumps(content))
     assert end_tokens_in(tmp_path) == ends
+
+
+@pytest.mark.parametrize(
+    ("grammar", "expected"),
+    [
+        ("start: x\nx: /[a-z]*/", True),
+        ('start: x\nx[suffix="e"]: /[a-z]*/', True),
+        ('start: "a" x\nx[stop="e"]: /[a-z]*/', False),
+        ('start: "a" x\nx[max_tokens=3]: /[a-z]*/', False),
+        ("start: A\nA: ", True),
+    ],
+)
+def test_which_grammars_let_tokens_be_taken_back(grammar: str, expected: bool) -> None:
+    matcher = Vocabulary(SHIPPED_MODEL, 4096, [END]).matcher(grammar)
+    assert rolls_back(matcher) is expected
+    assert not matcher.is_error()
