@@ -139,11 +139,18 @@ class MessageStop(AnswerPart):
     type: Literal["message_stop"]
 
 
+class AnthropicErrorDetails(AnswerPart):
+    """What a client can read of an error."""
+
+    error_code: Literal["thread_unsupported_request"]
+
+
 class AnthropicErrorDetail(AnswerPart):
     """What went wrong."""
 
     type: str
     message: str
+    details: AnthropicErrorDetails | None = Field(None, description="Of a refused `thread`.")
 
 
 class AnthropicError(AnswerPart):

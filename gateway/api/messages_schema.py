@@ -101,7 +101,7 @@ class CountBody(RequestBody):
     ignored: ClassVar[frozenset[str]] = (RequestBody.ignored - {"metadata"}) | {
         *("cache_control", "context_management", "diagnostics", "inference_geo", "speed"),
     }
-    neutral: ClassVar[dict[str, tuple[object, ...]]] = {"mcp_servers": ([],), "container": ()}
+    neutral: ClassVar[dict[str, tuple[object, ...]]] = {"mcp_servers": ([],), "container": (), "thread": ()}
     mixed: ClassVar[frozenset[str]] = frozenset(("content",))
 
     messages: Turns = Field(min_length=1, max_length=MAX_MESSAGES)

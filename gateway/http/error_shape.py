@@ -39,11 +39,18 @@ def anthropic_type(status: int) -> str:
     return _ANTHROPIC_TYPES.get(status, usual)
 
 
+_ANTHROPIC_DETAILS = {"thread": {"error_code": "thread_unsupported_request"}}
+"""By a parameter that is not supported, what Anthropic's clients need to know to go on without it: from then on
+they send all messages of the conversation."""
+
+
 def _anthropic(error: GatewayError, request_id: str) -> str:
     message = error.message
     if error.error_code == "context_length_exceeded":  # agents look for these words, and shorten the prompt
         message = f"prompt is too long: {message}"
-    detail = {"type": anthropic_type(error.status), "message": message}
+    detail: dict[str, object] = {"type": anthropic_type(error.status), "message": message}
+    if error.error_code == "unsupported_parameter" and error.param in _ANTHROPIC_DETAILS:
+        detail["details"] = _ANTHROPIC_DETAILS[error.param]
     return json.dumps({"type": "error", "error": detail, "request_id": request_id})
 
 

@@ -35,7 +35,7 @@ CLIENTS = (
     Client("openai", ("openai==3.54.0",)),
     Client("openai-node", ("openai@7.57.0", "zod@4.6.7"), node=True),
     Client("ai-sdk", ("@ai-sdk/openai-compatible@2.0.92", "ai@6.0.326", "zod@4.6.7"), node=True),
-    Client("anthropic", ("anthropic==2.12.0",)),
+    Client("anthropic", ("anthropic==2.14.0",)),
     Client("ollama", ("ollama==0.6.3",)),
     Client("litellm", ("litellm==1.106.2", "mcp")),
     Client("langchain", ("langchain-openai==1.7.3",)),

@@ -141,6 +141,22 @@ def call_and_its_result():
 
 
 @check
+def tool_runner():
+    """It asks for a thread, to send each message once, and sends them all where threads are refused."""
+
+    @anthropic.beta_tool
+    def get_weather(city: str, days: int) -> str:
+        """The weather of a city."""
+        return "Snow."
+
+    fields = {"tools": [get_weather], "tool_choice": CALLS["tool_choice"], "max_tokens": 200}
+    runner = client.beta.messages.tool_runner(model=MODEL, messages=FOX, max_iterations=2, **fields)
+    first, second = (reply.usage for reply in runner)
+    prompts = [each.input_tokens + each.cache_read_input_tokens for each in (first, second)]
+    assert prompts[1] > prompts[0] + first.output_tokens
+
+
+@check
 def streamed_call():
     with client.messages.stream(model=MODEL, messages=FOX, **CALLS) as stream:
         (call,) = stream.get_final_message().content

@@ -32,6 +32,14 @@ def test_anthropics(path):
     assert last_words(Overloaded("Wait."), scope(path)) == f"event: error\ndata: {json.dumps(whole)}\n\n"
 
 
+def test_anthropics_clients_go_on_without_a_thread():
+    error = BadRequest("'thread' is not supported.", param="thread", code="unsupported_parameter")
+    found = json.loads(refusal(error, scope("/v1/messages")).body)["error"]
+    assert found["details"] == {"error_code": "thread_unsupported_request"}
+    other = BadRequest("'container' is not supported.", param="container", code="unsupported_parameter")
+    assert "details" not in json.loads(refusal(other, scope("/v1/messages")).body)["error"]
+
+
 def test_of_responses():
     error = BadRequest("'max_tokens' and 'messages'.", param="messages[0].content", code="c")
     found = json.loads(refusal(error, scope("/v1/responses")).body)["error"]
