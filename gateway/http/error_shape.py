@@ -40,8 +40,8 @@ def anthropic_type(status: int) -> str:
 
 
 _ANTHROPIC_DETAILS = {"thread": {"error_code": "thread_unsupported_request"}}
-"""By a parameter that is not supported, what Anthropic's clients need to know to go on without it: from then on
-they send all messages of the conversation."""
+"""By a parameter that is not supported, what lets Anthropic's clients go on without it: without a thread they
+send all messages of the conversation."""
 
 
 def _anthropic(error: GatewayError, request_id: str) -> str:

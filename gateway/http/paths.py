@@ -10,6 +10,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 _BEGINNING = re.compile(r"^/+(?:(v1|v2|api)/+)?")
 """Up to where a client appends a path to its base URL. Further on a model's name may have slashes."""
 
+_OWN_OF_OTHERS = dict.fromkeys(("/generate", "/generate_stream", "/completion"), "/v1/completions")
+"""By the paths of TGI, SGLang and llama.cpp, what does the same here."""
+
 
 class UsualForm:
     """Middleware: routes HEAD as GET, and a path without the slashes that are too many: at its beginning,
@@ -45,10 +48,14 @@ def methods_at(routes: Iterable[BaseRoute], scope: Scope) -> str:
 
 
 def meant_by(routes: Iterable[BaseRoute], scope: Scope) -> str:
-    """The path that a client means whose base URL lacks `/v1`, or has too much before it; "" if none."""
+    """The path that a client means whose base URL lacks `/v1`, or has too much before it; "" if none.
+
+    Or that means another server's own path: LM Studio has `/api/v0` for `/v1`.
+    """
     path: str = scope["path"]
+    here = _OWN_OF_OTHERS.get(path, f"/v1{path.removeprefix('/api/v0')}")
     found = (path.rfind(start) for start in ("/v1/", "/api/"))
-    for meant in (f"/v1{path}", *(path[place:] for place in found if place > 0)):
+    for meant in (here, *(path[place:] for place in found if place > 0)):
         if any(route.matches({**scope, "path": meant})[0] is not Match.NONE for route in routes):
             return meant
     return ""
