@@ -49,6 +49,7 @@ CLIENTS = (
     Client("open-responses", ("openresponses-types==2.4.0", "httpx")),
     Client("smolagents", ("smolagents[openai]==1.26.0",)),
     Client("dspy", ("dspy==3.4.1", "numpy", "mcp")),
+    Client("guidance", ("guidance==0.3.1", "openai")),
     Client("inspect-ai", ("inspect-ai==0.3.285", "openai")),
     Client("guidellm", ("guidellm==0.8.1",)),
     Client("open-webui", (), repeated="open-webui==0.12.4"),
