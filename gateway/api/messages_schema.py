@@ -1,6 +1,6 @@
 """Anthropic's Messages API: its request bodies, and what they are as requests of the chat API."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, model_validator
 
@@ -52,6 +52,19 @@ Tools = Annotated[
         _tools, json_schema_input_type=Annotated[list[Tool | _OtherTool], Field(max_length=MAX_TOOLS)]
     ),
 ]
+
+
+def _defined_in(messages: object) -> dict[str, Json]:
+    """The tools that notes in the conversation define, by their names."""
+    found = {}
+    for turn in messages if isinstance(messages, list) else ():
+        match turn:
+            case {"content": list(parts)}:
+                for part in parts:
+                    match part:
+                        case {"type": "tool_addition", "tool": {"definition": {"name": str(name)} as tool}}:
+                            found[name] = tool
+    return found
 
 
 class Choice(LenientPart):
@@ -114,6 +127,20 @@ class CountBody(RequestBody):
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
     output_format: Format | None = Field(None, description="An earlier place of `output_config.format`.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_tools_of_notes(cls, given: Any) -> Any:
+        """The model sees all tools from the beginning: a prompt that begins otherwise is in no cache."""
+        match given:
+            case {"messages": messages} if added := _defined_in(messages):
+                tools = given.get("tools", [])
+                if isinstance(tools, list):
+                    others = [
+                        one for one in tools if not isinstance(one, dict) or one.get("name") not in added
+                    ]
+                    return given | {"tools": [*others, *added.values()]}
+        return given
 
     @model_validator(mode="after")
     def _a_tool_has_a_name(self) -> "CountBody":

@@ -326,6 +326,34 @@ def test_what_is_refused(fields, param):
     assert param is None or refused.value.param == param
 
 
+def added(tool):
+    part = {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": tool}}
+    return {"role": "system", "content": [part]}
+
+
+@pytest.mark.parametrize("kind", [MessagesBody, CountBody])
+def test_tools_that_notes_define_are_seen_from_the_beginning(kind):
+    other = TOOL | {"name": "hear"}
+    turns = [*ASK["messages"], added(TOOL | {"description": "Old."}), added(TOOL), added(other)]
+    found = chat(kind, messages=turns, tools=[TOOL | {"description": "Older."}])
+    assert found.tools == [
+        AS_FUNCTION,
+        AS_FUNCTION | {"function": AS_FUNCTION["function"] | {"name": "hear"}},
+    ]
+    assert len(chat(kind, messages=[*ASK["messages"], added(other)]).tools) == 1
+
+
+@pytest.mark.parametrize("tool", [None, "look", {"name": 3}, {"name": {}}, {"type": "mcp_toolset"}])
+def test_notes_that_define_no_function_add_none(tool):
+    assert not chat(messages=[*ASK["messages"], added(tool)]).tools
+
+
+def test_a_tool_of_a_note_that_is_wrong_is_refused():
+    with pytest.raises(BadRequest) as refused:
+        chat(messages=[*ASK["messages"], added({"name": "look"})])
+    assert refused.value.param == "tools[0].input_schema"
+
+
 def test_a_call_is_demanded_of_no_tool():
     with pytest.raises(BadRequest, match="there are no tools"):
         assert chat(tool_choice={"type": "any"}).shape
