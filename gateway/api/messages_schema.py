@@ -209,6 +209,9 @@ class CountBody(RequestBody):
 class MessagesBody(CountBody):
     """POST /v1/messages."""
 
+    # It asks for a summary of the conversation in place of an answer.
+    neutral: ClassVar[dict[str, tuple[object, ...]]] = CountBody.neutral | {"compaction": ()}
+
     max_tokens: int = declared(
         "max_tokens", default=..., ge=0, description="0: the prompt is computed and cached, and not answered."
     )

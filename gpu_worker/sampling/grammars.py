@@ -300,7 +300,8 @@ class Grammars:
         if self._are_slow:
             for each in asked:
                 self._timed(each.matching, each.matcher.compute_bitmask)  # which keeps it for the calls below
-        plain, drafted = [], []
+        plain: list[tuple[LLMatcher, int]] = []
+        drafted: list[tuple[LLMatcher, int, list[int]]] = []
         for each, first in numbered:
             if each.drafts and each.matching.grammar.compiled.result().rolls_back:
                 drafted.append((each.matcher, first, each.drafts))

@@ -314,6 +314,7 @@ def test_a_text_stands_for_a_file_that_a_tool_gives():
         ({"stop_sequences": [""]}, "stop_sequences[0]"),
         ({"stop_sequences": ["a"] * 17}, "stop_sequences"),
         ({"mcp_servers": [{}]}, "mcp_servers"),
+        ({"compaction": {"type": "summarize"}}, "compaction"),
         ({"thread": {"type": "create"}}, "thread"),
         ({"thread": {"type": "continue", "previous_message_id": "msg_1"}, "messages": []}, "thread"),
         ({"temperature": 3}, "temperature"),
