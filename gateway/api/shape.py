@@ -47,6 +47,9 @@ def _structural_tag(value: object) -> object:
     text = _schema(value)
     assert isinstance(text, str)
     match json.loads(text):
+        case {"format": {"type": str()} as form, **others}:
+            if others.pop("type", "structural_tag") == "structural_tag" and not any(others.values()):
+                return json.dumps({"format": form}, ensure_ascii=False, separators=(",", ":"))
         case {"structures": list(structures), "triggers": list(triggers)}:
             if all(map(_is_structure, structures)) and all(isinstance(each, str) for each in triggers):
                 return text
@@ -60,7 +63,7 @@ def _is_structure(value: object) -> bool:
     return False
 
 
-_OF_A_TAG = "'structures', each with 'begin', 'schema' and 'end', and 'triggers'"
+_OF_A_TAG = "a 'format' with a 'type', or 'structures', each with 'begin', 'schema' and 'end', and 'triggers'"
 _Text = Annotated[str, Field(min_length=1, max_length=MAX_CHARACTERS)]
 _Optional = Annotated[str, Field(max_length=MAX_CHARACTERS)]
 """Empty: clients that write out all fields mean none."""
@@ -109,15 +112,13 @@ _FORMATS = {
 
 
 def _with_a_tag(schema: dict[str, Any]) -> None:
-    lists = {
-        name: {"type": "array", "description": "Of a `structural_tag`."}
-        for name in ("structures", "triggers")
-    }
-    schema["properties"] |= lists
+    kinds = {"format": "object", "structures": "array", "triggers": "array"}
+    fields = {name: {"type": kind, "description": "Of a `structural_tag`."} for name, kind in kinds.items()}
+    schema["properties"] |= fields
 
 
 class ResponseFormat(_Part):
-    """OpenAI's `response_format`, also with llama.cpp's `schema`, or as a structural tag of vLLM."""
+    """OpenAI's `response_format`, also with llama.cpp's `schema`, or as a structural tag."""
 
     model_config = ConfigDict(**_Part.model_config, json_schema_extra=_with_a_tag)
 

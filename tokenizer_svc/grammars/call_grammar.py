@@ -16,6 +16,7 @@ from ops.model_directory.grammars import GrammarError
 from proto.tokenizer_pb2 import BARE_KEYS, NESTED, PYTHON_CALLS
 from tokenizer_svc.call_table import CALLS
 from tokenizer_svc.format_entry import LINE, CallFormat
+from tokenizer_svc.formats import ThoughtRules
 from tokenizer_svc.grammars.bare_values import KEY, BareValues
 from tokenizer_svc.grammars.call_rules import CallRules, Function
 from tokenizer_svc.grammars.call_values import JSON_IN_XML, PYTHON, Values, is_text, quoted, texts_allowed
@@ -43,17 +44,24 @@ _CDATA = ("<![CDATA[", "]]>")
 
 def call_grammar(asked: CallRules) -> str:
     """The grammar in Lark's notation, as the library reads it. Raises `GrammarError`."""
-    return _Grammar(asked).text()
+    calls = named(CALLS, asked.calls)
+    assert calls is not None  # or no call could be asked for
+    return _Grammar(asked, calls, Texts(asked.before)).text()
+
+
+def arguments_grammar(parameters: Any, calls: CallFormat, texts: Texts) -> str:
+    """The rule of a call's arguments alone, among those of `texts`.
+
+    `parameters`: their JSON Schema, which is followed. `calls`: how they are spelled. Raises `GrammarError`.
+    """
+    asked = CallRules([], "", ThoughtRules("", {}))
+    return _Grammar(asked, calls, texts).arguments(Function("", parameters, strict=True))
 
 
 class _Grammar:
-    def __init__(self, asked: CallRules) -> None:
-        self._asked = asked
-        form = named(CALLS, asked.calls)
-        assert form is not None  # or no call could be asked for
-        self._format: CallFormat = form
-        self._texts = Texts(asked.before)
-        self._rules, self._written = self._texts.rules, self._texts.written
+    def __init__(self, asked: CallRules, calls: CallFormat, texts: Texts) -> None:
+        self._asked, self._format, self._texts = asked, calls, texts
+        self._rules, self._written = texts.rules, texts.written
 
     def text(self) -> str:
         form, mark = self._format, self._mark()
@@ -112,7 +120,7 @@ class _Grammar:
     def _call(self, function: Function, text: str) -> str:
         """A call of the function. `text`: how the format writes a call, or the rest of it."""
         name = self._name(function.name)
-        arguments = self._input(function) if function.syntax else self._arguments(function)
+        arguments = self._input(function) if function.syntax else self.arguments(function)
         places = {"name": [quoted(name)], "name|e": [quoted(_escaped(name))], "arguments": [arguments]}
         places |= {"number": [_DIGITS], "id": [_IDENTIFIER]}
         before, recipient, rest = text.partition("$recipient")
@@ -131,7 +139,8 @@ class _Grammar:
             raise GrammarError('a name has no " \\ < > { } [ ], no control characters, no space at its ends')
         return name
 
-    def _arguments(self, function: Function) -> str:
+    def arguments(self, function: Function) -> str:
+        """The rule of a call's arguments."""
         schema = {"type": "object", "properties": {}} if function.parameters is None else function.parameters
         schema = self._names_of(schema) if function.loose else bounded(schema, not function.strict)
         if schema.get("type", "object") != "object":

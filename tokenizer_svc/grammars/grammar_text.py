@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from llguidance import LLMatcher, StructTag
+from llguidance import LLMatcher
 
 from ops.model_directory.grammars import GrammarError
 from tokenizer_svc.grammars.call_grammar import WHITESPACE, call_grammar
@@ -13,6 +13,7 @@ from tokenizer_svc.grammars.call_rules import CallRules
 from tokenizer_svc.grammars.lark_or_gbnf import lark_of
 from tokenizer_svc.grammars.regex_reader import plain_digits
 from tokenizer_svc.grammars.schema_limits import followed
+from tokenizer_svc.grammars.structural_tags import structural_grammar
 
 NO_TOKENS: Mapping[str, int] = MappingProxyType({})
 
@@ -51,19 +52,9 @@ def _text(kind: str, text: str, lenient: bool, apart: Mapping[str, int]) -> str:
         case "grammar":
             return LLMatcher.grammar_from_lark(lark_of(text, apart))
         case "structural_tag":
-            tags = [_tag(tag, json.loads(text)["triggers"]) for tag in json.loads(text)["structures"]]
-            return LLMatcher.grammar_from_lark(StructTag.to_grammar(tags, assume_special=False))
+            return LLMatcher.grammar_from_lark(structural_grammar(text, {}))
         case "any":
             return ""
         case "calls":
             return LLMatcher.grammar_from_lark(call_grammar(CallRules.read(text)))
     raise GrammarError(f"{kind} is not a kind of grammar")
-
-
-def _tag(tag: dict[str, Any], triggers: list[str]) -> StructTag:
-    begin = tag["begin"]
-    trigger = next((trigger for trigger in triggers if begin.startswith(trigger)), None)
-    if not trigger:
-        raise GrammarError(f"no trigger is the beginning of {begin!r}")
-    schema = followed(tag["schema"], lenient=False)
-    return StructTag(trigger=trigger, begin=begin, grammar=schema, end=tag["end"])

@@ -43,7 +43,14 @@ def members(regex: str) -> frozenset[str]:
 
     Raises `GrammarError` if it is no class.
     """
-    matcher = LLMatcher(_bytes(), f"%llguidance {{}}\nstart: {slashed(regex)}", log_level=0, limits=LIMITS)
+    return first_characters(f"start: {slashed(regex)}")
+
+
+def first_characters(grammar: str) -> frozenset[str]:
+    """The characters below U+0080 that a text of a grammar in Lark may begin with, and "\x80" if there are
+    others. Raises `GrammarError`.
+    """
+    matcher = LLMatcher(_bytes(), f"%llguidance {{}}\n{grammar}", log_level=0, limits=LIMITS)
     if matcher.is_error():
         raise fault_of(matcher)
     allowed = int.from_bytes(matcher.compute_bitmask(), "little")

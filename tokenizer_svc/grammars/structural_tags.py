@@ -1,0 +1,341 @@
+"""The grammar of a structural tag: texts, tags and values as a tree of formats, see `tag_formats.py`.
+
+It is in the library's dialect of Lark, in which no text matches a special token: a mark that has one in it is
+written in pieces, the token by its number.
+"""
+
+import contextlib
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain, permutations
+from typing import Any
+
+from llguidance import LLMatcher
+
+from ops.model_directory.grammars import GrammarError
+from tokenizer_svc.call_table import CALLS
+from tokenizer_svc.format_entry import LINE
+from tokenizer_svc.formats import MOST_BUDGET, ThoughtRules
+from tokenizer_svc.grammars import tag_formats as tags
+from tokenizer_svc.grammars.call_grammar import WHITESPACE, arguments_grammar
+from tokenizer_svc.grammars.call_values import quoted
+from tokenizer_svc.grammars.grammar_parts import (
+    ANY,
+    DIGITS,
+    Part,
+    PartRules,
+    Parts,
+    any_text,
+    constant,
+    plain,
+)
+from tokenizer_svc.grammars.lark_or_gbnf import lark_of
+from tokenizer_svc.grammars.regex_reader import first_characters, plain_digits, slashed
+from tokenizer_svc.grammars.schema_limits import followed
+from tokenizer_svc.grammars.thought_grammar import Texts
+
+_CALLS = {
+    "qwen_xml": "qwen3_coder",
+    "minimax_xml": "minimax_m2",
+    "minimax_m3_xml": "minimax_m3",
+    "deepseek_xml": "deepseek_v32",
+    "deepseek_v4_1_xml": "deepseek_v41",
+    "glm_xml": "glm",
+    "kimi_k3_xml": "kimi_k3",
+    "gemma": "gemma4",
+}
+"""By the style of a value: the format of calls whose arguments are written so."""
+_MOST_SPACES = 41
+"""Of `WHITESPACE`."""
+_NO_NUMBERS = frozenset(("object", "array", "string", "boolean", "null"))
+
+
+def structural_grammar(text: str, special: Mapping[str, int]) -> str:
+    """The grammar of a structural tag, given as JSON. `special`: ids of the special tokens, by their text.
+
+    Raises `GrammarError`, which names the format that cannot be followed.
+    """
+    texts = Texts(ThoughtRules("", special))
+    return texts.grammar(_Tags(texts, special).text(tags.read_format(text)))
+
+
+class _PlacedError(GrammarError):
+    """An error that names its format."""
+
+
+@contextlib.contextmanager
+def _at(place: str) -> Iterator[None]:
+    """Errors name this place, unless they name one within it."""
+    try:
+        yield
+    except _PlacedError:
+        raise
+    except GrammarError as error:
+        raise _PlacedError(f"{place}: {error}") from error
+
+
+class _Tags:
+    def __init__(self, texts: Texts, special: Mapping[str, int]) -> None:
+        self._texts, self._rules, self._special = texts, texts.rules, special
+        self._parts = PartRules(texts.rules)
+        longest = sorted(filter(None, special), key=len, reverse=True)
+        self._marks = re.compile(f"({'|'.join(map(re.escape, longest))})" if longest else "(?!)")
+
+    def text(self, form: tags.Format) -> str:
+        """The expression of a whole answer."""
+        with _at("format"):
+            return self._parts.whole(self._of(form, "format", ()))
+
+    def _of(self, form: tags.Format, place: str, ends: Collection[str]) -> Parts:
+        """The parts of a format. `ends`: texts that end the innermost tag around it."""
+        within = f"{place}.content"
+        with _at(place):
+            match form:
+                case tags.Sequence(elements=elements):
+                    return self._parts.joined(*chain(*self._each(elements, place, ends)))
+                case tags.Or(elements=elements):
+                    return self._parts.either(*self._each(elements, place, ends))
+                case tags.Star(content=tags.ExcludeToken(exclude_tokens=tokens)):
+                    return self._tokens(tokens, None)
+                case tags.Optional(content=content):
+                    return self._parts.repeated(self._of(content, within, ends), 0, 1)
+                case tags.Star(content=content):
+                    return self._parts.repeated(self._of(content, within, ends), 0, None)
+                case tags.Plus(content=content):
+                    return self._parts.repeated(self._of(content, within, ends), 1, None)
+                case tags.Repeat(content=content):
+                    most = None if form.max == -1 else form.max
+                    return self._parts.repeated(self._of(content, within, ends), form.min, most)
+                case tags.Tag():
+                    return self._parts.joined(*self._mark(form.begin), *self._inner(form, place))
+                case tags.TagsWithSeparator():
+                    return self._separated(form, place)
+                case tags.TriggeredTags() | tags.TokenTriggeredTags():
+                    return self._triggered(form, place, ends)
+                case tags.Dispatch() | tags.TokenDispatch():
+                    return self._dispatched(form, place, ends)
+            return self._leaf(form, ends)
+
+    def _leaf(self, form: tags.Leaf, ends: Collection[str]) -> Parts:
+        match form:
+            case tags.ConstString(value=value):
+                return self._text(value)
+            case tags.Token():
+                return self._mark(form)
+            case tags.Regex(pattern=pattern):
+                return _regex(pattern)
+            case tags.AnyText():
+                return self._any_text(form, ends)
+            case tags.AnyTokens(exclude_tokens=tokens, max_tokens=most):
+                return self._tokens(tokens, most)
+            case tags.ExcludeToken(exclude_tokens=tokens):
+                return (_counted(self._but(tokens)),)
+            case tags.Grammar(grammar=grammar):
+                return self._grammar(grammar)
+            case tags.QwenXmlParameter(json_schema=schema):
+                return self._arguments(schema, "qwen_xml")
+            case tags.JsonSchema():
+                return self._value(form)
+
+    def _each(self, forms: Sequence[tags.Format], place: str, ends: Collection[str]) -> list[Parts]:
+        return [self._of(form, f"{place}.elements[{index}]", ends) for index, form in enumerate(forms)]
+
+    def _text(self, text: str) -> Parts:
+        """This very text, with special tokens as such."""
+        pieces = enumerate(self._marks.split(text))
+        return tuple(
+            chain(*((self._token(piece),) if index % 2 else constant(piece) for index, piece in pieces))
+        )
+
+    def _mark(self, mark: str | tags.Token) -> Parts:
+        return self._text(mark) if isinstance(mark, str) else (self._token(mark.token),)
+
+    def _token(self, token: int | str) -> Part:
+        return Part(f"<[{self._id(token)}]>")
+
+    def _id(self, token: int | str) -> int:
+        """The id of a special token."""
+        if token in self._special.values():
+            return int(token)
+        if token not in self._special:
+            raise GrammarError(f"the model has no special token {token!r}")
+        return self._special[str(token)]
+
+    def _but(self, tokens: Iterable[int | str]) -> str:
+        """The expression of one token that is neither special nor among these."""
+        ordinary = {each for each in tokens if isinstance(each, int)}
+        named = {self._id(each) for each in tokens if isinstance(each, str)}
+        ids = sorted(ordinary | named | set(self._special.values()))
+        return f"<[^{','.join(map(str, ids))}]>" if ids else "<[*]>"
+
+    def _tokens(self, excluded: Sequence[int | str], most: int | None) -> Parts:
+        """Any number of tokens. Where all are allowed that are no special ones, they are a text."""
+        token = self._but(excluded)
+        if most is None:
+            return (any_text(),) if token == self._but(()) else (_counted(f"{token}*", empty=True),)
+        return (_counted(f"{token}{{0,{min(most, MOST_BUDGET)}}}", empty=True),) if most else ()
+
+    def _any_text(self, form: tags.AnyText, ends: Collection[str]) -> Parts:
+        without = {*form.excludes, *ends} - {""}
+        if form.max_tokens is None:
+            return (any_text(without, form.max_chars),)
+        if form.max_chars is not None or not all(map(self._marks.search, without)):
+            message = "max_tokens: tokens are counted up to special tokens alone, and not beside max_chars"
+            raise GrammarError(message)
+        return self._tokens((), form.max_tokens)
+
+    def _grammar(self, grammar: str) -> Parts:
+        lark = lark_of(grammar)
+        if wrong := LLMatcher.validate_grammar(LLMatcher.grammar_from_lark(lark)):
+            raise GrammarError(wrong)
+        text = f"%lark {{\n{lark}\n}}"
+        return (Part(self._rules.add(text), first=frozenset((text,))),)
+
+    def _value(self, form: tags.JsonSchema) -> Parts:
+        schema, most = form.json_schema, form.max_whitespace_cnt
+        if other := [text for text in form.excludes if not self._marks.search(text)]:
+            raise GrammarError(f"excludes: {other[0]!r} has no special token of the model in it")
+        if form.style == "json":
+            return self._json(schema, most)
+        if most == 0:
+            raise GrammarError(f"max_whitespace_cnt: the style {form.style!r} has spaces in its values")
+        return self._arguments(schema, form.style)
+
+    def _json(self, schema: dict[str, Any] | bool, most: int | None) -> Parts:
+        if schema is False:
+            raise GrammarError("no value is valid")
+        followable: dict[str, Any] = followed({} if schema is True else schema, lenient=False)
+        options: Any = {"whitespace_pattern": _spaces(most), "lenient": False}
+        if wrong := LLMatcher.validate_grammar(
+            LLMatcher.grammar_from_json_schema(json.dumps(followable), options)
+        ):
+            raise GrammarError(wrong)
+        text = "%json " + json.dumps(followable | {"x-guidance": options})
+        last = frozenset(() if followable.get("type") in _NO_NUMBERS else (DIGITS,))
+        return (Part(self._rules.add(text), first=frozenset((text,)), last=last),)
+
+    def _arguments(self, schema: dict[str, Any] | bool, style: str) -> Parts:
+        """An object's members as a call's arguments."""
+        if schema is False:
+            raise GrammarError("no value is valid")
+        calls = CALLS[_CALLS[style]]
+        if calls.argument.endswith("\n"):  # there may be one in the mark that follows
+            calls = replace(calls, argument=calls.argument.removesuffix("\n") + LINE)
+        rule = arguments_grammar({} if schema is True else schema, calls, self._texts)
+        begin = calls.argument.partition("$")[0]
+        first = frozenset((quoted(begin),)) if begin and not self._marks.match(begin) else frozenset[str]()
+        found = (Part(rule, empty=True, first=first),)
+        return found if begin else (*constant("{"), *found, *constant("}"))
+
+    def _inner(self, tag: tags.Tag, place: str) -> Parts:
+        """What follows the begin of a tag."""
+        content = self._of(tag.content, f"{place}.content", tag.ends)
+        if isinstance(tag.end, tags.Token):
+            return self._parts.joined(*content, self._token(tag.end.token))
+        return self._parts.joined(*content, *self._parts.either(*map(self._text, tag.ends)))
+
+    def _separated(self, form: tags.TagsWithSeparator, place: str) -> Parts:
+        each = [self._of(tag, f"{place}.tags[{index}]", ()) for index, tag in enumerate(form.tags)]
+        found = one = self._parts.either(*each)
+        if not form.stop_after_first:
+            further = self._parts.joined(*self._text(form.separator), *one)
+            found = self._parts.joined(*one, *self._parts.repeated(further, 0, None))
+        return found if form.at_least_one else self._parts.either(found, ())
+
+    def _triggered(
+        self, form: tags.TriggeredTags | tags.TokenTriggeredTags, place: str, ends: Collection[str]
+    ) -> Parts:
+        begun: list[tuple[Parts, Parts]] = []
+        whole: list[Parts] = []
+        for index, tag in enumerate(form.tags):
+            with _at(f"{place}.tags[{index}]"):
+                inner = self._inner(tag, f"{place}.tags[{index}]")
+                head, rest = self._cut(form, tag.begin)
+                begun.append((head, self._parts.joined(*rest, *inner)))
+                whole.append(self._parts.joined(*self._mark(tag.begin), *inner))
+        if isinstance(form, tags.TriggeredTags):
+            _check_apart(form.triggers)
+            free = any_text({*form.excludes, *form.triggers, *ends} - {""})
+        else:
+            free = self._text_without(form.exclude_tokens)
+        if not form.at_least_one:
+            return self._in_text(free, begun, form.stop_after_first)
+        first = self._parts.either(*whole)
+        return (
+            first if form.stop_after_first else self._parts.joined(*first, *self._in_text(free, begun, False))
+        )
+
+    def _cut(
+        self, form: tags.TriggeredTags | tags.TokenTriggeredTags, begin: str | tags.Token
+    ) -> tuple[Parts, Parts]:
+        """The begin of a tag: up to the end of its trigger, and the rest."""
+        if isinstance(form, tags.TokenTriggeredTags):
+            if isinstance(begin, str) or self._id(begin.token) not in map(self._id, form.trigger_tokens):
+                raise GrammarError("its begin must be one of the trigger_tokens")
+            return self._mark(begin), ()
+        if not isinstance(begin, str):
+            raise GrammarError("its begin must be a text")
+        found = {trigger for trigger in form.triggers if begin.startswith(trigger)}
+        if len(found) != 1:
+            many = "several triggers are" if found else "no trigger is"
+            raise GrammarError(f"{many} the beginning of {begin!r}")
+        at = len(found.pop())
+        # A special token is not cut.
+        at = next((mark.end() for mark in self._marks.finditer(begin) if mark.start() < at < mark.end()), at)
+        return self._text(begin[:at]), self._text(begin[at:])
+
+    def _dispatched(
+        self, form: tags.Dispatch | tags.TokenDispatch, place: str, ends: Collection[str]
+    ) -> Parts:
+        rests = [
+            self._of(content, f"{place}.rules[{index}]", ends)
+            for index, (_, content) in enumerate(form.rules)
+        ]
+        if isinstance(form, tags.Dispatch):
+            patterns = [pattern for pattern, _ in form.rules]
+            _check_apart(patterns)
+            heads = [self._text(pattern) for pattern in patterns]
+            free = any_text({*form.excludes, *patterns})
+        else:
+            heads = [(self._token(token),) for token, _ in form.rules]
+            free = self._text_without(form.exclude_tokens)
+        return self._in_text(free, zip(heads, rests, strict=True), not form.loop)
+
+    def _text_without(self, tokens: Iterable[int | str]) -> Part:
+        for token in tokens:
+            self._id(token)
+        return any_text()
+
+    def _in_text(self, free: Part, begun: Iterable[tuple[Parts, Parts]], once: bool) -> Parts:
+        """A text with tags in it, given by what begins each and the rest. `once`: it ends with the first."""
+        by_head: dict[Parts, list[Parts]] = {}
+        for head, rest in begun:
+            by_head.setdefault(head, []).append(rest)
+        join, either = self._parts.joined, self._parts.either
+        tag = either(*(join(free, *head, *either(*rests)) for head, rests in by_head.items()))
+        return either(tag, (free,)) if once else join(*self._parts.repeated(tag, 0, None), free)
+
+
+def _counted(text: str, empty: bool = False) -> Part:
+    """Tokens one by one. A text next to them could be of them, too."""
+    return Part(text, empty=empty, first=frozenset(("/(?s:.)/",)), last=frozenset((ANY,)))
+
+
+def _spaces(most: int | None) -> str:
+    """A regular expression of what is between two parts of JSON. `most`: characters at most."""
+    if most is None or most >= _MOST_SPACES:
+        return WHITESPACE
+    return rf"( |\n[ ]{{0,{most - 1}}})?" if most else ""
+
+
+def _regex(pattern: str) -> Parts:
+    text = slashed(plain_digits(pattern))
+    return (plain(text, empty=bool(first_characters(f'start: T\nT: ({text} & "") "x"'))),)
+
+
+def _check_apart(marks: Sequence[str]) -> None:
+    for one, other in permutations(set(marks), 2):
+        if one in other:
+            raise GrammarError(f"{one!r} occurs in {other!r}, and which of them begins a tag cannot be told")
