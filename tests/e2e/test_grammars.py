@@ -75,6 +75,34 @@ def test_every_way_to_ask(deployment: Deployment) -> None:
     assert (text[0], text[-1], len(text)) == ("a", "z", 3)
 
 
+def test_a_structural_tag(deployment: Deployment) -> None:
+    """As vLLM and SGLang take it, of a chat and of a text that goes on."""
+    value = {"type": "json_schema", "json_schema": PERSON}
+    text = {"type": "any_text", "excludes": ["<"], "max_chars": 40}
+    form = {
+        "type": "sequence",
+        "elements": [
+            text,
+            {"type": "tag", "begin": "<person>", "content": value, "end": ["</person>", "</p>"]},
+        ],
+    }
+    tag = {"type": "structural_tag", "format": form}
+    (said,) = texts(ask(deployment, response_format=tag))
+    completion = {
+        "model": "quire-tiny",
+        "prompt": "Once",
+        "max_tokens": 300,
+        "structured_outputs": {"structural_tag": json.dumps(tag)},
+    }
+    found = httpx.post(f"{deployment.url}/v1/completions", json=completion, timeout=60).json()
+    for each in (said, found["choices"][0]["text"]):
+        before, _, rest = each.partition("<person>")
+        assert len(before) <= 40
+        person, end = rest[: rest.rindex("</")], rest[rest.rindex("</") :]
+        assert end in ("</person>", "</p>")
+        jsonschema_rs.validate(PERSON, json.loads(person))
+
+
 def test_a_stream_is_the_same_text(deployment: Deployment) -> None:
     whole = texts(ask(deployment, response_format=strict(PERSON), seed=77))[0]
     streamed = ask(deployment, response_format=strict(PERSON), seed=77, stream=True)
@@ -89,6 +117,11 @@ def test_a_stream_is_the_same_text(deployment: Deployment) -> None:
         ({"response_format": strict({"type": "strin"})}, "response_format", "strin"),
         ({"guided_regex": "a("}, "guided_regex", "unclosed"),
         ({"structured_outputs": {"grammar": "start: (("}}, "structured_outputs", ""),
+        (
+            {"response_format": {"type": "structural_tag", "format": {"type": "token", "token": "<|x|>"}}},
+            "response_format",
+            "format: the model has no special token '<|x|>'",
+        ),
         ({"guided_regex": "a", "use_beam_search": True, "beam_width": 2}, "use_beam_search", "grammar"),
         ({"guided_regex": "a", "ignore_eos": True}, "ignore_eos", "grammar"),
     ],

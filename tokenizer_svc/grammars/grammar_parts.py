@@ -18,7 +18,9 @@ from tokenizer_svc.grammars.regex_reader import first_characters
 ANY = "/(?s:.*)/"
 _SOME = "/(?s:.+)/"
 _NONE: frozenset[str] = frozenset()
-DIGITS = "/[0-9]+/"
+JSON, DIGITS = "%json", "/[0-9]+/"
+"""In `Part.last`: a value of JSON, and one that may be a number. Each value of JSON has an expression of its
+own in `Part.first`."""
 _UNCLEAR = "where this ends cannot be told from what follows it: 'excludes' or another mark may tell"
 
 
@@ -43,6 +45,7 @@ class Part:
     ways: "tuple[Parts, ...]" = ()
     """If it is one of several: these."""
     loops: bool = False
+    """It is any number of times the same."""
 
 
 Parts = tuple[Part, ...]
@@ -68,6 +71,15 @@ def any_text(without: Iterable[str] = (), most: int | None = None) -> Part:
     return Part(text, True, True, frozenset((text,)), frozenset((text,)), without=marks)
 
 
+def check(parts: Parts) -> None:
+    """Raises `GrammarError` if the end of a part cannot be told from what follows it."""
+    for place, part in enumerate(parts):
+        if _overlap(part.last, _first(parts[place + 1 :])):
+            raise GrammarError(_UNCLEAR)
+        if sum(text.startswith(JSON) for text in _first(parts[place:])) > 1:
+            raise GrammarError("two values of JSON may begin here: one schema with 'anyOf' says the same")
+
+
 class PartRules:
     """The rules and terminals that parts are made of."""
 
@@ -76,8 +88,7 @@ class PartRules:
 
     def whole(self, parts: Parts) -> str:
         """The expression of parts that nothing more is joined to. Raises `GrammarError`."""
-        for place, part in enumerate(parts):
-            _check(part.last, _first(parts[place + 1 :]))
+        check(parts)
         return " ".join(map(self._symbol, parts)) or '""'
 
     def joined(self, *parts: Part) -> Parts:
@@ -109,13 +120,16 @@ class PartRules:
         if (low, high) == (0, 1):
             return self.either(parts, ())
         first, last, empty = _first(parts), _last(parts), low == 0 or _empty(parts)
-        _check(last, first)
+        if _overlap(last, first):
+            raise GrammarError(_UNCLEAR)
         name = self._rules.add(self.whole(parts))
         if high is not None:
             return (Part(f"{name}{times}", empty=empty, first=first, last=last),)
         loop = Part(f"{name}*", empty=True, first=first, last=last)
         star = Part(f"{name}*", empty=True, first=first, last=last, ways=((*parts, loop), ()), loops=True)
-        return (star,) if low == 0 else (*parts, *self.repeated(parts, low - 1, None))
+        if low <= 1:
+            return (star,) if low == 0 else (*parts, star)
+        return (*parts, Part(f"{name}{{{low - 1},}}", empty=empty, first=first, last=last))
 
     def _append(self, found: list[Part], part: Part) -> None:
         """Join one more. Where only the whole tells an end, what is beside alternatives goes into each."""
@@ -128,7 +142,7 @@ class PartRules:
             found.pop()
             for each in self.either(*(self.joined(before, *way) for way in part.ways)):
                 self._append(found, each)
-        elif before.ways and not before.loops and _overlap(before.last, part.first):
+        elif before.ways and before.last and not before.loops:
             found.pop()
             for each in self.either(*(self.joined(*way, part) for way in before.ways)):
                 self._append(found, each)
@@ -147,11 +161,8 @@ def _one_of(ways: tuple[Parts, ...]) -> Part:
     """One of several regular parts, or nothing."""
     each = [way[0] for way in ways if way]
     empty = len(each) < len(ways)
-    choices = (
-        _NONE
-        if empty or not all(one.choices for one in each)
-        else _NONE.union(*(one.choices for one in each))
-    )
+    fixed = not empty and all(one.choices for one in each)
+    choices = _NONE.union(*(one.choices for one in each)) if fixed else _NONE
     ended = bool(choices) and not any(second.startswith(one) for one, second in pairwise(sorted(choices)))
     text = " | ".join((*(one.text for one in each), *(['""'] if empty else [])))
     return plain(f"({text})", empty or any(one.empty for one in each), ended, choices)
@@ -164,9 +175,9 @@ def _glued(before: Part, part: Part) -> Part:
     text, ended = f"({before.text} {part.text})", not (before.last or part.last)
     marks = before.without
     if part.choices and marks and all(each.startswith(tuple(marks)) for each in part.choices):
+        ended = not part.last
         # A mark that runs into the next one would end the text in two places: the first one counts.
-        ended = True
-        if any(_meet(one, other) for one, other in product(part.choices, repeat=2)):
+        if ended and any(_meet(one, other) for one, other in product(part.choices, repeat=2)):
             text = f"({text} & ~({ANY} {part.text} {_SOME}))"
     return plain(text, before.empty and part.empty, ended)
 
@@ -200,15 +211,11 @@ def _empty(parts: Parts) -> bool:
     return all(part.empty for part in parts)
 
 
-def _check(last: frozenset[str], first: frozenset[str]) -> None:
-    if _overlap(last, first):
-        raise GrammarError(_UNCLEAR)
-
-
 def _overlap(last: frozenset[str], first: frozenset[str]) -> bool:
     """Whether one of the terminals may go on with a character that one of the expressions begins with.
 
-    That a number takes all digits is no harm, unless what follows needs some.
+    That a number takes all digits is no harm, unless what follows needs some. Before a value of JSON the
+    library allows spaces where another one is before it, or could be in its place.
     """
     if not last or not first:
         return False
@@ -216,9 +223,10 @@ def _overlap(last: frozenset[str], first: frozenset[str]) -> bool:
     needed = bool(characters) and characters <= frozenset(digits)
     codes = [rf"\x{{{ord(each):x}}}" for each in sorted(characters - {"\x80"})]
     codes += [r"\x{80}-\x{10ffff}"] * ("\x80" in characters)
-    return any(
-        needed if each == DIGITS else _goes_on(each, f"/[{''.join(codes)}]/") for each in last if codes
-    )
+    if JSON in last and any(each.startswith(JSON) for each in first):
+        return True
+    terminals = last - {JSON, DIGITS} if codes else _NONE
+    return (DIGITS in last and needed) or any(_goes_on(each, f"/[{''.join(codes)}]/") for each in terminals)
 
 
 @functools.cache

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, permutations
+from itertools import chain, permutations, product
 from typing import Any
 
 from llguidance import LLMatcher
@@ -24,10 +24,12 @@ from tokenizer_svc.grammars.call_values import quoted
 from tokenizer_svc.grammars.grammar_parts import (
     ANY,
     DIGITS,
+    JSON,
     Part,
     PartRules,
     Parts,
     any_text,
+    check,
     constant,
     plain,
 )
@@ -90,33 +92,38 @@ class _Tags:
 
     def _of(self, form: tags.Format, place: str, ends: Collection[str]) -> Parts:
         """The parts of a format. `ends`: texts that end the innermost tag around it."""
-        within = f"{place}.content"
         with _at(place):
-            match form:
-                case tags.Sequence(elements=elements):
-                    return self._parts.joined(*chain(*self._each(elements, place, ends)))
-                case tags.Or(elements=elements):
-                    return self._parts.either(*self._each(elements, place, ends))
-                case tags.Star(content=tags.ExcludeToken(exclude_tokens=tokens)):
-                    return self._tokens(tokens, None)
-                case tags.Optional(content=content):
-                    return self._parts.repeated(self._of(content, within, ends), 0, 1)
-                case tags.Star(content=content):
-                    return self._parts.repeated(self._of(content, within, ends), 0, None)
-                case tags.Plus(content=content):
-                    return self._parts.repeated(self._of(content, within, ends), 1, None)
-                case tags.Repeat(content=content):
-                    most = None if form.max == -1 else form.max
-                    return self._parts.repeated(self._of(content, within, ends), form.min, most)
-                case tags.Tag():
-                    return self._parts.joined(*self._mark(form.begin), *self._inner(form, place))
-                case tags.TagsWithSeparator():
-                    return self._separated(form, place)
-                case tags.TriggeredTags() | tags.TokenTriggeredTags():
-                    return self._triggered(form, place, ends)
-                case tags.Dispatch() | tags.TokenDispatch():
-                    return self._dispatched(form, place, ends)
-            return self._leaf(form, ends)
+            parts = self._made(form, place, ends)
+            check(parts)
+            return parts
+
+    def _made(self, form: tags.Format, place: str, ends: Collection[str]) -> Parts:
+        within = f"{place}.content"
+        match form:
+            case tags.Sequence(elements=elements):
+                return self._parts.joined(*chain(*self._each(elements, place, ends)))
+            case tags.Or(elements=elements):
+                return self._parts.either(*self._each(elements, place, ends))
+            case tags.Star(content=tags.ExcludeToken(exclude_tokens=tokens)):
+                return self._tokens(tokens, None)
+            case tags.Optional(content=content):
+                return self._parts.repeated(self._of(content, within, ends), 0, 1)
+            case tags.Star(content=content):
+                return self._parts.repeated(self._of(content, within, ends), 0, None)
+            case tags.Plus(content=content):
+                return self._parts.repeated(self._of(content, within, ends), 1, None)
+            case tags.Repeat(content=content):
+                most = None if form.max == -1 else form.max
+                return self._parts.repeated(self._of(content, within, ends), form.min, most)
+            case tags.Tag():
+                return self._parts.joined(*self._mark(form.begin), *self._inner(form, place))
+            case tags.TagsWithSeparator():
+                return self._separated(form, place)
+            case tags.TriggeredTags() | tags.TokenTriggeredTags():
+                return self._triggered(form, place, ends)
+            case tags.Dispatch() | tags.TokenDispatch():
+                return self._dispatched(form, place, ends)
+        return self._leaf(form, ends)
 
     def _leaf(self, form: tags.Leaf, ends: Collection[str]) -> Parts:
         match form:
@@ -187,7 +194,10 @@ class _Tags:
         return self._tokens((), form.max_tokens)
 
     def _grammar(self, grammar: str) -> Parts:
-        lark = lark_of(grammar)
+        try:
+            lark = lark_of(grammar)
+        except Exception as error:  # the reader of GBNF raises what comes up
+            raise GrammarError(str(error)) from error
         if wrong := LLMatcher.validate_grammar(LLMatcher.grammar_from_lark(lark)):
             raise GrammarError(wrong)
         text = f"%lark {{\n{lark}\n}}"
@@ -212,9 +222,10 @@ class _Tags:
             LLMatcher.grammar_from_json_schema(json.dumps(followable), options)
         ):
             raise GrammarError(wrong)
-        text = "%json " + json.dumps(followable | {"x-guidance": options})
-        last = frozenset(() if followable.get("type") in _NO_NUMBERS else (DIGITS,))
-        return (Part(self._rules.add(text), first=frozenset((text,)), last=last),)
+        text = f"{JSON} " + json.dumps(followable | {"x-guidance": options})
+        last = frozenset((JSON,) if followable.get("type") in _NO_NUMBERS else (JSON, DIGITS))
+        rule = self._rules.add(text)
+        return (Part(rule, first=frozenset((f"{text} // {rule}",)), last=last),)
 
     def _arguments(self, schema: dict[str, Any] | bool, style: str) -> Parts:
         """An object's members as a call's arguments."""
@@ -256,8 +267,9 @@ class _Tags:
                 begun.append((head, self._parts.joined(*rest, *inner)))
                 whole.append(self._parts.joined(*self._mark(tag.begin), *inner))
         if isinstance(form, tags.TriggeredTags):
-            _check_apart(form.triggers)
-            free = any_text({*form.excludes, *form.triggers, *ends} - {""})
+            without = {*form.excludes, *ends} - {""}
+            _check_apart(form.triggers, without)
+            free = any_text({*without, *form.triggers})
         else:
             free = self._text_without(form.exclude_tokens)
         if not form.at_least_one:
@@ -295,7 +307,7 @@ class _Tags:
         ]
         if isinstance(form, tags.Dispatch):
             patterns = [pattern for pattern, _ in form.rules]
-            _check_apart(patterns)
+            _check_apart(patterns, form.excludes)
             heads = [self._text(pattern) for pattern in patterns]
             free = any_text({*form.excludes, *patterns})
         else:
@@ -335,7 +347,9 @@ def _regex(pattern: str) -> Parts:
     return (plain(text, empty=bool(first_characters(f'start: T\nT: ({text} & "") "x"'))),)
 
 
-def _check_apart(marks: Sequence[str]) -> None:
-    for one, other in permutations(set(marks), 2):
-        if one in other:
-            raise GrammarError(f"{one!r} occurs in {other!r}, and which of them begins a tag cannot be told")
+def _check_apart(triggers: Iterable[str], without: Iterable[str]) -> None:
+    """`without`: what is not in the text that the triggers end."""
+    different = set(triggers)
+    for one, other in (*permutations(different, 2), *product(without, different)):
+        if one in other or any(other.startswith(one[place:]) for place in range(1, len(one))):
+            raise GrammarError(f"where {one!r} begins a tag or is excluded, {other!r} cannot begin one")

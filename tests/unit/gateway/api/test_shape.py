@@ -16,6 +16,10 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
 TEXT = json.dumps(SCHEMA, separators=(",", ":"))
 TAG = {"structures": [{"begin": "<f>", "schema": SCHEMA, "end": "</f>"}], "triggers": ["<f"]}
 TAG_TEXT = json.dumps(TAG, separators=(",", ":"))
+FORMAT = {"format": {"type": "tag", "begin": "<é>", "content": {"type": "any_text"}, "end": "</é>"}}
+FORMAT_TEXT = json.dumps(FORMAT, separators=(",", ":"), ensure_ascii=False)
+NEWER = {"type": "structural_tag", **FORMAT}
+"""As vLLM and SGLang take it today."""
 
 
 def shape_of(kind: type[ChatBody] | type[CompletionBody] = ChatBody, **fields: Any) -> Shape | None:
@@ -52,6 +56,10 @@ ASKED: list[tuple[dict[str, Any], Shape | None]] = [
     ({"structured_outputs": {"structural_tag": TAG}}, Shape(structural_tag=TAG_TEXT)),
     ({"structured_outputs": {"structural_tag": TAG_TEXT}}, Shape(structural_tag=TAG_TEXT)),
     ({"response_format": {"type": "structural_tag", **TAG}}, Shape(structural_tag=TAG_TEXT)),
+    ({"structured_outputs": {"structural_tag": json.dumps(NEWER)}}, Shape(structural_tag=FORMAT_TEXT)),
+    ({"structured_outputs": {"structural_tag": FORMAT}}, Shape(structural_tag=FORMAT_TEXT)),
+    ({"response_format": NEWER}, Shape(structural_tag=FORMAT_TEXT)),
+    ({"response_format": NEWER | {"json_schema": None}}, Shape(structural_tag=FORMAT_TEXT)),
     (
         {"response_format": {"type": "json_object", "schema": SCHEMA}},
         Shape(json_schema=TEXT, lenient=True),
@@ -107,8 +115,17 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ),
     ({"response_format": {"type": "structural_tag"}}, "response_format.structural_tag"),
     (
-        {"response_format": {"type": "structural_tag", "format": {"type": "any_text"}}},
+        {"response_format": {"type": "structural_tag", "format": "any_text"}},
         "response_format.structural_tag",
+    ),
+    ({"response_format": NEWER | {"strict": True}}, "response_format.structural_tag"),
+    (
+        {"structured_outputs": {"structural_tag": FORMAT | {"type": "tag"}}},
+        "structured_outputs.structural_tag",
+    ),
+    (
+        {"structured_outputs": {"structural_tag": {"format": {"type": "x", **nested(MAX_DEPTH)}}}},
+        "structured_outputs.structural_tag",
     ),
     ({"structured_outputs": {"structural_tag": {"format": {}}}}, "structured_outputs.structural_tag"),
     (

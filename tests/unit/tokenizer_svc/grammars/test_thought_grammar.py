@@ -23,6 +23,12 @@ from tokenizer_svc.tokenizer import TextModel
 __all__ = ["model"]
 
 TAG = {"structures": [{"begin": "<f>", "schema": {"const": 5}, "end": "</f>"}], "triggers": ["<f"]}
+FORMAT = {
+    "type": "tag",
+    "begin": "<f>",
+    "content": {"type": "json_schema", "json_schema": {"const": 5}},
+    "end": "</f>",
+}
 SHAPES: list[tuple[str, Any, str]] = [
     ("json_schema", json.dumps({"$ref": "#/$defs/a", "$defs": {"a": {"enum": [5]}}}), "5"),
     ("regex", "[0-9]", "5"),
@@ -30,6 +36,7 @@ SHAPES: list[tuple[str, Any, str]] = [
     ("grammar", "start: a\na: /[0-9]/\n", "5"),
     ("grammar", "root ::= [0-9]\n", "5"),
     ("structural_tag", json.dumps(TAG), "a<f>5</f>b"),
+    ("structural_tag", json.dumps({"format": FORMAT}), "<f>5</f>"),
 ]
 
 
