@@ -52,7 +52,7 @@ def _text(kind: str, text: str, lenient: bool, apart: Mapping[str, int]) -> str:
         case "grammar":
             return LLMatcher.grammar_from_lark(lark_of(text, apart))
         case "structural_tag":
-            return LLMatcher.grammar_from_lark(structural_grammar(text, {}))
+            return LLMatcher.grammar_from_lark(structural_grammar(text, apart))
         case "any":
             return ""
         case "calls":

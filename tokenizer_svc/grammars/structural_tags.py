@@ -195,7 +195,7 @@ class _Tags:
 
     def _grammar(self, grammar: str) -> Parts:
         try:
-            lark = lark_of(grammar)
+            lark = lark_of(grammar, self._special)
         except Exception as error:  # the reader of GBNF raises what comes up
             raise GrammarError(str(error)) from error
         if wrong := LLMatcher.validate_grammar(LLMatcher.grammar_from_lark(lark)):
