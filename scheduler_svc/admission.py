@@ -7,9 +7,9 @@ on.
 """
 
 from collections import deque
-from collections.abc import Mapping
 from math import ceil
 
+from scheduler_svc.core.backlog import Waiting
 from scheduler_svc.core.errors import TooMuchWaits
 
 WINDOW_SECONDS = 30.0
@@ -42,25 +42,19 @@ class Admission:
         while len(samples) > 1 and now - samples[1][0] >= WINDOW_SECONDS:
             samples.popleft()
 
-    def check(
-        self, waiting: Mapping[str, tuple[int, int]], tenant: str, prompt_tokens: int, now: float
-    ) -> None:
+    def check(self, waiting: Waiting, tenant: str, prompt_tokens: int, now: float) -> None:
         """Raise `TooMuchWaits` if the queue has no room for a prompt of `prompt_tokens`.
 
-        `waiting`: requests and tokens in the queue, by tenant. A tenant that has none there may add a prompt
-        of any length: otherwise a prompt longer than the limit would never get in.
+        `waiting`: the queue. A tenant that has nothing there may add a prompt of any length: otherwise a
+        prompt longer than the limit would never get in.
         """
-        requests, tokens = waiting.get(tenant, (0, 0))
+        requests, tokens = waiting.of(tenant)
         if not requests:
             return
-        tenants = len(waiting)
-        all_requests, all_tokens = map(sum, zip(*waiting.values(), strict=True))
-        too_many = 0 < self._max_requests <= min(all_requests, requests * tenants)
-        longer = min(all_tokens + prompt_tokens, (tokens + prompt_tokens) * tenants)
+        too_many = 0 < self._max_requests <= min(waiting.requests, requests * waiting.tenants)
+        longer = min(waiting.tokens + prompt_tokens, (tokens + prompt_tokens) * waiting.tenants)
         if too_many or 0 < self._max_tokens < longer:
-            # Tenants begin evenly: by then each of the others will have had as much begin, or all it has.
-            before = sum(min(each, tokens) for _, each in waiting.values())
-            raise TooMuchWaits(self._seconds(before, now))
+            raise TooMuchWaits(self._seconds(waiting.begun_with(tokens), now))
 
     def _seconds(self, tokens: int, now: float) -> int:
         """How long it takes until `tokens` tokens have begun, at the rate of the window."""

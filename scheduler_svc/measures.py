@@ -98,7 +98,7 @@ class Measures:
         gauge(names.KV_USAGE, model).set(held / blocks if blocks else 0)
         gauge(names.WASTE, model).set(unfilled / positions if positions else 0)
         gauge(names.RUNNING, model).set(running)
-        waiting = sum(count for count, _ in fleet.waiting().values())
+        waiting = fleet.waiting().requests
         gauge(names.WAITING, model).set(waiting)
         gauge(names.WAITING_BY_REASON, model, "capacity").set(waiting)
         gauge(names.WORKERS, model).set(len(fleet.schedulers))

@@ -16,10 +16,10 @@ Idle workers are set aside for suspects first. If there is none, one busy worker
 So other requests go on elsewhere, and new ones go there.
 """
 
-from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from scheduler_svc.core.backlog import Backlog, Waiting
 from scheduler_svc.core.capabilities.roll import roll
 from scheduler_svc.core.drafters import speculation_of
 from scheduler_svc.core.errors import RequestPoisoned, RequestRefused, StepRaised
@@ -28,7 +28,7 @@ from scheduler_svc.core.plan import Gain, Outcome
 from scheduler_svc.core.policies import POLICIES
 from scheduler_svc.core.request import Request
 from scheduler_svc.core.router import Router
-from scheduler_svc.core.scheduler import Scheduler, Waiting
+from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.sequence import SequenceGroup, Watch
 from scheduler_svc.core.suspicion import MAX_DEATHS, Loss, Span, Suspicion
 
@@ -43,7 +43,7 @@ class _Isolation:
     """Runs there alone; None: the worker comes to rest."""
     outputs: list[int] = field(default_factory=list)
     """Tokens that the suspect's sequences had when it began there."""
-    held: list[SequenceGroup] = field(default_factory=list)
+    held: dict[SequenceGroup, None] = field(default_factory=dict)
     """Requests of this worker that wait until it is given back."""
 
     def suspicion_of(self, group: SequenceGroup, spans: dict[int, Span]) -> Suspicion:
@@ -76,9 +76,11 @@ class Fleet:
         self._router = Router()
         self._largest: WorkerLimits | None = None
         self._home: dict[SequenceGroup, Scheduler] = {}
-        self._homeless: deque[SequenceGroup] = deque()
-        self._suspects: deque[SequenceGroup] = deque()
+        # As dictionaries these let a group leave from anywhere in O(1).
+        self._homeless: dict[SequenceGroup, None] = {}
+        self._suspects: dict[SequenceGroup, None] = {}
         self._isolated: dict[Scheduler, _Isolation] = {}
+        self._backlog = Backlog()
         self._arrivals = 0
         self._admitted_before = 0  # on workers that are lost
 
@@ -102,23 +104,14 @@ class Fleet:
         """Tokens that have left the queue so far, over all workers; see `Scheduler.admitted_tokens`."""
         return self._admitted_before + sum(each.admitted_tokens for each in self.schedulers)
 
-    def waiting(self) -> dict[str, tuple[int, int]]:
-        """Requests that wait for others to make room, and their tokens to be computed, by tenant."""
-        waiting = [each for scheduler in self.schedulers for each in scheduler.waiting()]
-        for group in (*self._homeless, *self._suspects, *self._held()):
-            alive = group.alive()
-            waiting.append(Waiting(group, len(alive), sum(len(each.tokens) for each in alive)))
-        requests = defaultdict[str, set[SequenceGroup]](set)
-        tokens = Counter[str]()
-        for group, _, count in waiting:
-            requests[group.request.tenant].add(group)
-            tokens[group.request.tenant] += count
-        return {tenant: (len(groups), tokens[tenant]) for tenant, groups in requests.items()}
+    def waiting(self) -> Waiting:
+        """What waits for others to make room. To be asked again after each change."""
+        return self._backlog.beyond(sum(each.room for each in self.schedulers if each not in self._isolated))
 
     def accept(self, request: Request, watch: Watch | None = None) -> tuple[SequenceGroup, Outcome]:
         """Take on a request. The outcome says whether it is refused, or complete already."""
         self._arrivals += 1
-        group = SequenceGroup(request, self._arrivals, watch)
+        group = SequenceGroup(request, self._arrivals, self._backlog.watch(watch))
         outcome = Outcome()
         if group.unfinished:
             self._place(group, outcome)
@@ -146,9 +139,10 @@ class Fleet:
         if home is not None:
             home.cancel(group)
             self._review(home)
+            return
+        self._backlog.leave(group)
         for queue in (self._homeless, self._suspects, *(each.held for each in self._isolated.values())):
-            if group in queue:
-                queue.remove(group)
+            queue.pop(group, None)
 
     def end_sequence(self, group: SequenceGroup, index: int) -> None:
         """End one sequence of a request. Nothing happens if it has ended already."""
@@ -190,7 +184,7 @@ class Fleet:
             self._router.remove(scheduler)
         self._admitted_before += scheduler.admitted_tokens
         self._measure()
-        outcome, moved = Outcome(), isolation.held
+        outcome, moved = Outcome(), list(isolation.held)
         places = scheduler.suspects(loss)
         for group in self._evacuated(scheduler):
             if group in places:
@@ -201,7 +195,9 @@ class Fleet:
                 outcome.failed.append((group, RequestPoisoned()))
             else:
                 moved.append(group)
-        self._suspects.extend(group for group in moved if group.suspicion is not None)
+        for group, _ in outcome.failed:
+            self._backlog.leave(group)
+        self._suspects.update(dict.fromkeys(group for group in moved if group.suspicion is not None))
         self._isolate()
         self._place_all((group for group in moved if group.suspicion is None), outcome)
         return outcome
@@ -239,7 +235,7 @@ class Fleet:
         """Give the group to a worker, or keep it until some worker can take it."""
         largest = self._largest_for(group)
         if largest is None:
-            self._homeless.append(group)
+            self._homeless[group] = None
             return
         if not group.limit and not self._set_limit(group, largest, outcome):
             return
@@ -250,7 +246,7 @@ class Fleet:
         """Give a group whose limit is set to a worker, or keep it until some worker takes it."""
         scheduler = self._router.choose(group)
         if scheduler is None:
-            self._homeless.append(group)
+            self._homeless[group] = None
         else:
             self._submit(group, scheduler)
 
@@ -265,6 +261,7 @@ class Fleet:
             group.limit = length_limit(group.request, largest)
         except RequestRefused as refusal:
             outcome.failed.append((group, refusal))
+            self._backlog.leave(group)
             return False
         for sequence in group.alive():
             # The worker or scheduler before may have been lost after the last token and before it said so.
@@ -319,9 +316,6 @@ class Fleet:
 
     # --- suspects ---
 
-    def _held(self) -> Iterable[SequenceGroup]:
-        return (group for isolation in self._isolated.values() for group in isolation.held)
-
     def _isolate(self) -> None:
         """Set workers aside while suspects wait: each idle one, or else the least loaded if none is yet."""
         for group in self._suspects:
@@ -354,8 +348,8 @@ class Fleet:
         scheduler.paused = True
         if scheduler.in_flight:
             return
-        isolation.held.extend(self._evacuated(scheduler))
-        self._suspects.remove(suspect)
+        isolation.held.update(dict.fromkeys(self._evacuated(scheduler)))
+        del self._suspects[suspect]
         isolation.suspect, isolation.outputs = suspect, [each.output_tokens for each in suspect.sequences]
         scheduler.paused = False
         self._submit(suspect, scheduler)

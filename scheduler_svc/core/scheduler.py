@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Series
 from dataclasses import replace
-from typing import NamedTuple
 
 from scheduler_svc.core.batch import PartialBlock
 from scheduler_svc.core.blocks import ON_HOST
@@ -32,16 +31,6 @@ from scheduler_svc.core.policies.fcfs import FirstCome
 from scheduler_svc.core.sequence import SequenceGroup, State
 from scheduler_svc.core.state import SchedulerState
 from scheduler_svc.core.suspicion import Loss, Span
-
-
-class Waiting(NamedTuple):
-    """Sequences of a request that wait for others to make room."""
-
-    group: SequenceGroup
-    sequences: int
-    """Number of these."""
-    tokens: int
-    """Tokens of all of them, which are to be computed."""
 
 
 class Scheduler:
@@ -89,6 +78,11 @@ class Scheduler:
         return len(self.state.groups)
 
     @property
+    def room(self) -> int:
+        """Number of sequences that need not wait for others: free slots, while there are blocks."""
+        return 0 if self.state.short_of_blocks else len(self.state.batch.free_slots)
+
+    @property
     def held_blocks(self) -> int:
         """Number of blocks that running sequences hold."""
         return self.limits.num_blocks - self.state.batch.pool.free_blocks
@@ -114,31 +108,6 @@ class Scheduler:
         tokens = max(longest, len(hits) * self.limits.block_size)
         on_host = hits.count(ON_HOST)
         return tokens - on_host * self.limits.swap_tokens if on_host else tokens
-
-    def waiting(self) -> list[Waiting]:
-        """The sequences that wait, except the oldest ones if there is room for these.
-
-        While there are blocks, a free slot is room for one. Samples of a new request are counted and not
-        looked at one by one: there may be thousands, and each further request asks for this.
-        """
-        state, found = self.state, []
-        entries = [
-            (each.age, each.group, 1, len(each.tokens))
-            for each in (*state.waiting.sequences(), *state.unfinished.followers())
-        ]
-        for group in state.groups:
-            if held := group.held:
-                new = group.cached_tokens is None and not group.request.resumed
-                tokens = len(held) * len(held[0].tokens) if new else sum(len(each.tokens) for each in held)
-                entries.append((held[0].age, group, len(held), tokens))
-        entries.sort(key=lambda entry: entry[0])
-        free = 0 if state.short_of_blocks else len(state.batch.free_slots)
-        for _, group, count, tokens in entries:
-            left = max(0, count - free)
-            free -= count - left
-            if left:
-                found.append(Waiting(group, left, tokens * left // count))
-        return found
 
     def submit(self, group: SequenceGroup) -> None:
         """Take on a group whose limit is set and fits this worker, and that no other scheduler has."""

@@ -67,6 +67,7 @@ class Sequence:
         "admission_cost",
         "admitted_output",
         "age",
+        "backlog_tokens",
         "chain",
         "computed",
         "draft_state",
@@ -101,6 +102,8 @@ class Sequence:
         self.dropped_tokens = 0
         """Number of tokens that were dropped from the context; see `rolling.py`."""
         self.state = State.WAITING
+        self.backlog_tokens = 0
+        """Tokens with which it counts as waiting; see `backlog.py`."""
         self.slot = -1
         """Row of the worker's batch; -1: none."""
         self.table: BlockTable | None = None
@@ -190,6 +193,7 @@ class SequenceGroup:
     __slots__ = (
         "account",
         "arrival",
+        "backlog_sequences",
         "beam_round",
         "cached_tokens",
         "drafted_rows",
@@ -241,6 +245,8 @@ class SequenceGroup:
         """None unless it may be the reason why a worker was lost."""
         self.vectors: list[bytes] | None = None
         """Vectors of the text's tokens so far, by chunks; None unless each token has one."""
+        self.backlog_sequences = 0
+        """Number of its sequences that count as waiting; see `backlog.py`."""
         so_far = {entry.index: entry for entry in request.resumed}
         self.beam_round: BeamRound | None = None
         """Where its beam search stands; None without one, and until it is on a worker."""

@@ -61,7 +61,7 @@ class Lookout:
             preemptions=int(measures.preemptions.value),
             drafts=int(measures.drafts.value),
             drafts_held=int(measures.drafts_held.value),
-            waiting=sum(count for count, _ in self._fleet.waiting().values()),
+            waiting=self._fleet.waiting().requests,
         )
 
 

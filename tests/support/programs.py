@@ -59,6 +59,8 @@ class World:
         """Log probabilities of prompts, as they were reported."""
         self.ended: dict[SequenceGroup, str] = {}
         self.cut: set[tuple[SequenceGroup, int]] = set()
+        self.limit_at_end: dict[tuple[SequenceGroup, int], int] = {}
+        """Limit with which a sequence ended."""
         self.futile: dict[Scheduler, int] = {}
         self.contents: dict[bytes, list[int]] = {}
         """What the names of blocks stand for."""
@@ -102,6 +104,8 @@ class World:
         """What a sequence of the request gets alone."""
         group = self.groups.get(request.request_id)
         longest = group.limit if group and group.limit else self.limits.max_length_of(request.beam_width)
+        if group:  # it may have changed since
+            longest = self.limit_at_end.get((group, index), longest)
         key = request.request_id, index, longest
         if key not in self.references:
             self.references[key] = self.fake.reference(request, index, longest, self.limits.window)
@@ -117,6 +121,8 @@ class World:
             assert not gain.group.request.pooling
             if gain.token >= 0:
                 self.given[gain.group][gain.sequence_index].append(gain.token)
+            if gain.finish:
+                self.limit_at_end[gain.group, gain.sequence_index] = gain.group.limit
         for gain in outcome.gains:
             if not gain.group.unfinished:
                 self.ended[gain.group] = "complete"
@@ -203,6 +209,7 @@ class World:
     def check(self, scheduler: Scheduler, worker: Any) -> None:
         """The books balance, and what they say is in memory is there."""
         scheduler.check_integrity()
+        self.check_backlog()
         for block in scheduler.state.batch.pool._empty:  # what it held is gone for good
             worker.forget(block)
         for sequence in scheduler.state.batch.running:
@@ -211,6 +218,17 @@ class World:
             tokens, adapter = sequence.tokens[: sequence.computed], sequence.group.request.adapter
             images = sequence.group.request.images
             worker.check_readable(tokens, table.blocks, table.dropped, adapter, images)
+
+    def check_backlog(self) -> None:
+        """As many count as waiting, of each tenant, as there are."""
+        found = defaultdict[str, list[int]](lambda: [0, 0])
+        for group, request in self.requests.items():
+            if group not in self.ended and (waiting := sum(each.waits for each in group.sequences)):
+                found[request.tenant][0] += 1
+                found[request.tenant][1] += waiting
+        tenants = self.fleet._backlog._tenants
+        assert found == {name: [each.requests, each.sequences] for name, each in tenants.items()}
+        assert all(each.tokens >= each.sequences for each in tenants.values())
 
     def check_cache(self, scheduler: Scheduler, worker: Any) -> None:
         """Every cached block holds what its name says; of workers that are alike."""
@@ -291,6 +309,8 @@ class World:
             assert len(scheduler.state.batch.free_slots) == scheduler.slots
             assert not scheduler.state.unfinished._maker
         assert not any((self.fleet._home, self.fleet._isolated, self.fleet._suspects))
+        self.check_backlog()
+        assert not self.fleet._backlog._tenants
 
     def check_scores(self, group: SequenceGroup, request: Request) -> None:
         """What was reported of the prompt is what it must be, each token once; all before the answer."""

@@ -3,6 +3,7 @@
 import pytest
 
 from scheduler_svc.admission import Admission
+from scheduler_svc.core.backlog import Tally, Waiting
 from scheduler_svc.core.errors import TooMuchWaits
 from scheduler_svc.core.fleet import Fleet
 
@@ -11,9 +12,13 @@ def refused(
     admission: Admission, line: tuple[int, int], prompt: int = 1, now: float = 0.0, **others: tuple[int, int]
 ) -> int | None:
     """`line`: requests and tokens of the tenant that asks; `others`: of other tenants."""
-    waiting = {tenant: each for tenant, each in {"asks": line, **others}.items() if each[0]}
+    lines = {name: each for name, each in {"asks": line, **others}.items() if each[0]}
+    tenants = {name: Tally(requests, requests, tokens) for name, (requests, tokens) in lines.items()}
+    every = Tally()
+    for each in tenants.values():
+        every.add(each.requests, each.sequences, each.tokens)
     try:
-        admission.check(waiting, "asks", prompt, now)
+        admission.check(Waiting(tenants, every, room=0), "asks", prompt, now)
     except TooMuchWaits as error:
         return error.retry_after
     return None
@@ -68,15 +73,14 @@ def test_what_waits_of_others_counts_as_far_as_it_begins_before() -> None:
 def test_who_finds_a_free_slot_does_not_wait(fake) -> None:
     fleet = Fleet(64)
     fleet.accept(fake.request([1, 2, 3], n=2))
-    assert fleet.waiting() == {"": (1, 6)}
+    assert fleet.waiting().of("") == (1, 6)
     scheduler, _ = fleet.add_worker(fake.limits(max_slots=2))
-    assert fleet.waiting() == {}
+    assert fleet.waiting().of("") == (0, 0)
     for _ in range(4):
         fleet.accept(fake.request([1] * 5))
-    assert fleet.waiting() == {"": (4, 20)}
+    assert (fleet.waiting().requests, fleet.waiting().tokens) == (4, 17), "two thirds of 26 tokens"
     scheduler.plan()
-    requests, tokens = fleet.waiting()[""]
     # The second sample waits for the first to compute the prompt, and its slot has gone to the next.
-    assert (requests, tokens, fleet.admitted_tokens) == (4, 18, 8)
+    assert (fleet.waiting().of(""), fleet.admitted_tokens) == ((4, 18), 8)
     fleet.remove_worker(scheduler)
     assert fleet.admitted_tokens == 8
