@@ -72,7 +72,7 @@ class Search:
         self._ask = ask
         self._stop_tokens = stop_tokens
         self.most = most
-        """Tokens that an answer may have. May be lowered to a number that no beam has reached."""
+        """Tokens that an answer may have. May change to a number that no beam has reached."""
         self._scores = [0.0]
         self._answers: list[Hypothesis] = []
         self._found = 0

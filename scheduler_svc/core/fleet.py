@@ -239,7 +239,7 @@ class Fleet:
             return
         if not group.limit and not self._set_limit(group, largest, outcome):
             return
-        self._lower_limit(group)
+        self._fit_limit(group)
         self._assign(group)
 
     def _assign(self, group: SequenceGroup) -> None:
@@ -272,22 +272,26 @@ class Fleet:
                 roll(sequence)
         return group.unfinished > 0
 
-    def _lower_limit(self, group: SequenceGroup) -> None:
-        """Lower the limit of a group to what the largest worker holds now: one that is started in place of a
-        lost worker may have less memory, or a shorter context.
+    def _fit_limit(self, group: SequenceGroup) -> None:
+        """Set the limit of a group anew by the largest worker that there is now. One that is started in place
+        of a lost worker may have less memory, or a shorter context; and a larger one may come back.
 
         The limit stays if the request asked for so many tokens itself, or if the group has more than the
-        largest worker holds: the group waits for a larger worker then.
+        largest worker holds: the group waits for a larger worker then. A context that has rolled never grows.
         """
         largest, request = self._largest_for(group), group.request
-        if largest is None or request.pooling:
+        if largest is None or request.pooling or not largest.has_room_for_images(request):
             return
         prompt, longest = len(request.prompt), largest.max_length_of(request.beam_width)
-        asked = 0 < request.max_tokens <= group.limit - prompt
-        if longest < group.limit and not asked and all(len(each.tokens) < longest for each in group.alive()):
-            group.limit = longest
+        asked = prompt + request.max_tokens if request.max_tokens else longest
+        limit = min(asked, longest)
+        if limit == group.limit or (request.max_tokens and group.limit == asked):
+            return
+        rolled = any(each.dropped_tokens for each in group.sequences)
+        if all(len(each.tokens) < limit for each in group.alive()) and not (rolled and limit > group.limit):
+            group.limit = limit
             if group.beam_round is not None:
-                group.beam_round.search.most = longest - prompt
+                group.beam_round.search.most = limit - prompt
 
     def _evacuated(self, scheduler: Scheduler) -> list[SequenceGroup]:
         """The requests that a worker had."""
@@ -319,7 +323,7 @@ class Fleet:
     def _isolate(self) -> None:
         """Set workers aside while suspects wait: each idle one, or else the least loaded if none is yet."""
         for group in self._suspects:
-            self._lower_limit(group)
+            self._fit_limit(group)
         free = [each for each in self.schedulers if each not in self._isolated]
         for scheduler in sorted(free, key=lambda each: each.unfinished / each.slots):
             if self._next_suspect(scheduler) and (scheduler.idle or not self._isolated):

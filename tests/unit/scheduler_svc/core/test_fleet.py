@@ -328,3 +328,43 @@ def test_a_loss_without_work_in_flight_is_nobodys_fault(fake: SimpleNamespace, f
         scheduler, _ = fleet.add_worker(fake.limits())
         assert fleet.remove_worker(scheduler).failed == []
     assert [group.suspicion for group in groups] == [None] * 3
+
+
+@pytest.mark.parametrize("shorter", [{"num_blocks": 8}, {"max_model_len": 24}])
+def test_a_limit_that_was_lowered_for_a_smaller_worker_rises_with_a_larger_one(
+    fake: SimpleNamespace, fleet: Fleet, shorter: dict[str, int]
+) -> None:
+    first, _ = fleet.add_worker(fake.limits())
+    fields = ({}, {"max_tokens": 100, "seed": 2}, {"max_tokens": 50, "seed": 3}, {"beams": 2, "seed": 4})
+    groups = [fleet.accept(fake.request([1] * 5, **each))[0] for each in fields]
+    step(fleet, first, fake.StrictWorker(first.limits))
+    fleet.remove_worker(first)
+    limits = [group.limit for group in groups]
+    small, _ = fleet.add_worker(fake.limits(**shorter))
+    worker = fake.StrictWorker(small.limits)
+    assert [fleet.home(group) for group in groups] == [small, small, None, small], "one asked for more itself"
+    assert [group.limit < limit for group, limit in zip(groups, limits, strict=True)] == [1, 1, 0, 1]
+    step(fleet, small, worker)
+    large, _ = fleet.add_worker(fake.limits())
+    assert fleet.max_length == 64
+    fleet.remove_worker(small)
+    assert [group.limit for group in groups] == limits
+    worker = fake.StrictWorker(large.limits)
+    while large.unfinished:
+        step(fleet, large, worker)
+    for group in groups[:3]:
+        assert list(group.sequences[0].tokens[5:]) == fake.reference(group.request, 0, group.limit)
+    longest = max(len(each.tokens) for each in groups[3].sequences)
+    assert longest <= limits[3]
+
+
+def test_a_request_that_came_while_workers_were_small_may_fill_a_larger_one(
+    fake: SimpleNamespace, fleet: Fleet
+) -> None:
+    small, _ = fleet.add_worker(fake.limits(num_blocks=4))
+    waits, asked = (fleet.accept(fake.request([1] * 5, max_tokens=most))[0] for most in (0, 30))
+    assert (waits.limit, asked.limit) == (16, 16)
+    fleet.add_worker(fake.limits())
+    assert (waits.limit, asked.limit) == (64, 35)
+    fleet.remove_worker(small)
+    assert (waits.limit, asked.limit) == (64, 35)
