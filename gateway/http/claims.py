@@ -39,6 +39,9 @@ MAX_FOLLOWERS = 128
 """Requests of one gateway that wait for other requests' answers at once: each takes a connection to Redis. A
 tenant may have as many as it leaves free, alone half of all."""
 
+MOST_UNANSWERED = 1024
+"""Owners of claims without a reply that a gateway remembers, the latest."""
+
 KEYS_BYTES = 6144
 """Bytes that an answer's keys take in Redis beside the answer: 4.9 to 5.5 KB were measured, of which 4 KiB
 are room at the end of its stream."""
@@ -182,16 +185,26 @@ class Claims:
     """Bytes that the answers of all tenants may take, and their keys."""
     _followers: Counter[str] = field(default_factory=Counter)
     """By tenant."""
+    _unanswered: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Owners of claims that may have been taken here, though no reply came, by name and fingerprint."""
 
     async def take(self, tenant: str, key: str, fingerprint: str) -> "Claim":
         """The claim under a tenant's key: a new one of the caller's, or the one that there is.
 
         `fingerprint` tells the request from others. Raises `BadRequest` if another one has the key, and
-        `Unavailable` if Redis is away for longer than a claim lasts.
+        `Unavailable` if Redis is away for longer than a claim lasts. If that request is sent here again, it
+        does not wait for the claim that it may have left there.
         """
-        name, owner = f"{tenant}:{hashlib.sha256(key.encode()).hexdigest()}", secrets.token_hex(8)
+        name = f"{tenant}:{hashlib.sha256(key.encode()).hexdigest()}"
+        owner = self._unanswered.pop((name, fingerprint), None) or secrets.token_hex(8)
         command = partial(Claim(self, tenant, name, owner, True).run, _TAKE, LEASE_SECONDS, fingerprint)
-        found, its_owner = await lasting(command, LEASE_SECONDS)
+        try:
+            found, its_owner = await lasting(command, LEASE_SECONDS)
+        except BaseException:
+            self._unanswered[name, fingerprint] = owner
+            if len(self._unanswered) > MOST_UNANSWERED:
+                del self._unanswered[next(iter(self._unanswered))]
+            raise
         if found.decode() != fingerprint:
             message = "Another request has had this Idempotency-Key."
             raise BadRequest(message, code="idempotency_key_reused")

@@ -1,6 +1,7 @@
 """Keys of requests in Redis: whose they are, and which answers go when there are too many."""
 
 import asyncio
+import hashlib
 from dataclasses import replace
 
 import pytest
@@ -117,6 +118,44 @@ async def test_a_claim_whose_reply_is_lost_is_the_caller_s(
     with pytest.raises(BadRequest):
         await broken.take("t", "k", "other")
     broken.line.close()
+
+
+class Mute(Line):
+    """Does what it is told, and gives no reply while it is `broken`."""
+
+    broken = True
+
+    async def execute(self, *commands, block_seconds=0):  # type: ignore[no-untyped-def]
+        replies = await super().execute(*commands, block_seconds=block_seconds)
+        if self.broken:
+            raise BusAway("the reply is lost")
+        return replies
+
+
+async def test_a_request_that_comes_again_takes_the_claim_it_has_left(
+    claims: Claims, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_replies, "AGAIN_SECONDS", 0)
+    monkeypatch.setattr(store, "MOST_UNANSWERED", 2)
+    mute = Mute(redis_url)
+    broken = replace(claims, line=mute, _unanswered={})
+    for key in ("forgotten", "k", "cancelled"):
+        taking = asyncio.ensure_future(broken.take("t", key, "print"))
+        while (await claims.line.execute(("EXISTS", of(claims, key))))[0] == 0:
+            await asyncio.sleep(0)
+        taking.cancel()
+        assert isinstance((await asyncio.gather(taking, return_exceptions=True))[0], asyncio.CancelledError)
+    mute.broken = False
+    with pytest.raises(BadRequest):
+        await broken.take("t", "k", "another request")
+    assert not (await claims.take("t", "k", "print")).own, "another gateway waits"
+    assert await free(broken, "k", "cancelled", "forgotten") == [True, True, False]
+    assert await free(broken, "k", "cancelled") == [False, False], "it is taken once"
+    mute.close()
+
+
+def of(claims: Claims, key: str) -> str:
+    return f"{claims.prefix}claims:of:t:{hashlib.sha256(key.encode()).hexdigest()}"
 
 
 async def test_a_claim_that_is_asked_for_again_lasts_anew(claims: Claims, line: Line, prefix: str) -> None:
