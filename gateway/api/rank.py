@@ -82,8 +82,10 @@ async def _compared(
     """
     if (await catalog.find(body.model)).num_labels:
         pairs = partial(pair_requests, body)
-        names = {"prompt": body.pair_param}
-        found = await vectors(request, generator, body, pairs, scores_pairs, lambda _: names)
+        longer = body.longer_fields()
+        found = await vectors(
+            request, generator, body, pairs, scores_pairs, lambda number: {"prompt": longer[number]}
+        )
         scores = [struct.unpack("<f", one.embedding)[0] for one in found]
     else:
         found = await embedded(

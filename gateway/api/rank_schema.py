@@ -1,7 +1,7 @@
 """What clients may ask of how alike texts are: request bodies in the shapes of Jina, Cohere and vLLM."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
@@ -52,9 +52,6 @@ Documents = Annotated[
 class Compared(RequestBody):
     """Texts that are compared: by their embeddings, or in pairs by a cross-encoder."""
 
-    pair_param: ClassVar[str] = ""
-    """The field that the refusal of a pair names."""
-
     pooling: Pooling = None
     truncate_prompt_tokens: Truncation = None
     use_activation: bool = Field(
@@ -81,8 +78,13 @@ class Compared(RequestBody):
         texts, pairs = self.texts(), self.pairs()
         if sum(len(texts[one]) + len(texts[other]) for one, other in pairs) > MAX_PAIR_CHARACTERS:
             message = f"The texts of all pairs together have more than {MAX_PAIR_CHARACTERS} characters."
-            raise BadRequest(message, param=self.pair_param, code="invalid_value")
+            raise BadRequest(message, param=self.field_of(pairs[-1][1]), code="invalid_value")
         return [(texts[one], texts[other]) for one, other in pairs]
+
+    def longer_fields(self) -> list[str]:
+        """Of each pair, the field that has its longer text. A pair that is too long is so because of it."""
+        lengths = [len(text) for text in self.texts()]
+        return [self.field_of(one if lengths[one] > lengths[other] else other) for one, other in self.pairs()]
 
     def embedding(self) -> EmbeddingBody:
         """The request for the embeddings of all texts. Raises `BadRequest`."""
@@ -95,8 +97,6 @@ class Compared(RequestBody):
 
 class RerankBody(Compared):
     """POST /v1/rerank."""
-
-    pair_param: ClassVar[str] = "documents"
 
     query: str = Field(min_length=1)
     documents: Documents
@@ -123,8 +123,6 @@ def _named(names: Sequence[str]) -> str:
 
 class ScoreBody(Compared):
     """POST /v1/score."""
-
-    pair_param: ClassVar[str] = "text_2"
 
     text_1: Texts = Field(description=f"Other names: {_named(FIRST)}.")
     text_2: Texts = Field(

@@ -4,6 +4,7 @@ score for its length."""
 import struct
 from typing import Any
 
+import grpc
 import pytest
 
 from gateway.api.pooling_answer_schema import Classification, Ranking, Scores
@@ -146,6 +147,33 @@ async def test_a_query_that_many_documents_make_long(cross_encoder: Gateway) -> 
     answer = await cross_encoder.http.post("/v1/rerank", json=ask)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "documents")
     assert cross_encoder.tokenizer.texts == []
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param"),
+    [
+        ("/v1/rerank", {"query": "too long", "documents": ["a", "b"]}, "query"),
+        ("/v1/rerank", {"query": "q", "documents": ["a", "too long"]}, "documents"),
+        ("/v1/rerank", {"query": "too long", "documents": ["too long"]}, "documents"),
+        ("/v1/score", {"text_1": ["a", "too long"], "text_2": ["b", "c"]}, "text_1"),
+        ("/v1/score", {"text_1": "too long", "text_2": ["b", "c"]}, "text_1"),
+        ("/v1/score", {"text_1": ["a", "b"], "text_2": ["c", "too long"]}, "text_2"),
+    ],
+)
+async def test_a_pair_is_too_long_because_of_its_longer_text(
+    cross_encoder: Gateway, path: str, fields: dict[str, Any], param: str
+) -> None:
+    embed = cross_encoder.tokenizer.embed
+
+    async def refuse(request: Any, context: Any) -> Any:
+        if "too long" in (request.pair.query, request.pair.document):
+            await context.abort(grpc.StatusCode.OUT_OF_RANGE, "it is too long", (("quire-param", "prompt"),))
+        return await embed(request, context)
+
+    cross_encoder.tokenizer.embed = refuse
+    answer = await cross_encoder.http.post(path, json={"model": "m", **fields})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == param
 
 
 async def test_a_cross_encoder_pools_nothing(cross_encoder: Gateway) -> None:
