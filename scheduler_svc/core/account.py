@@ -16,10 +16,53 @@ had long ago counts no more: slots that nobody else wanted then are no reason to
 """
 
 from collections.abc import Container
+from heapq import heapify, heappop, heappush
 
 MOST_LEFT = 1024
 """Members of an account that are remembered when they have left: the latest. Clients name users as they
 like."""
+
+
+Claim = tuple[int, int, int]
+
+
+class Contenders:
+    """Members of an account in a heap by claim: each is entered anew when its claim has changed."""
+
+    def __init__(self) -> None:
+        self._entries: dict[Account, tuple[Claim, Account]] = {}
+        # Holds every entry of `_entries`, and outdated ones, which are skipped when they come up.
+        self._heap: list[tuple[Claim, Account]] = []
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, member: "Account") -> bool:
+        return member in self._entries
+
+    def enter(self, member: "Account") -> None:
+        """Add a member, or take note of its claim."""
+        entry = self._entries[member] = member.claim, member
+        if len(self._heap) < 2 * len(self._entries):
+            heappush(self._heap, entry)
+        else:  # half of its entries are outdated
+            self._heap = list(self._entries.values())
+            heapify(self._heap)
+
+    def leave(self, member: "Account") -> None:
+        """Remove a member. Nothing happens if it is not there."""
+        self._entries.pop(member, None)
+
+    def first(self) -> "Account | None":
+        """The member with the lowest claim; None if there is none."""
+        heap = self._heap
+        while heap:
+            claim, member = heap[0]
+            entry = self._entries.get(member)
+            if entry is not None and entry[0] == claim:
+                return member
+            heappop(heap)
+        return None
 
 
 class Account:
@@ -35,8 +78,10 @@ class Account:
         "parent",
         "requests",
         "searches",
+        "seated",
         "slots",
         "virtual_time",
+        "waiting",
     )
 
     def __init__(self, name: str = "", parent: "Account | None" = None, number: int = 0) -> None:
@@ -49,6 +94,10 @@ class Account:
         self.left: dict[str, Account] = {}
         """Those that have none any more, and have had more than a new one would count as. In the order in
         which they left."""
+        self.seated: dict[Account, None] = {}
+        """Members that have slots."""
+        self.waiting = Contenders()
+        """Members of which sequences wait; see `WaitingQueue`."""
         self.requests = 0
         """Number of a user's requests that have not ended."""
         self.searches = 0
@@ -67,7 +116,7 @@ class Account:
         return self.parent
 
     @property
-    def claim(self) -> tuple[int, int, int]:
+    def claim(self) -> Claim:
         """The lower, the sooner its next sequence gets a slot: who has fewest slots, then who had fewest."""
         # Among accounts with equally many slots the order of `served` is that of the offsets.
         return self.slots, self._offset, self.number
@@ -76,11 +125,15 @@ class Account:
         """Slots that it has had, times the steps for which it had them, until step number `step`."""
         return self._offset + self.slots * step
 
-    def level(self, new: Container["Account"], step: int) -> None:
-        """Let an account that has come count as served as much as the least served of those that are not
-        `new`, if it has been served less."""
-        others = (each.served(step) for each in self.owner.members.values() if each not in new)
-        self._offset = max(self._offset, min(others, default=0))
+    def least_served(self, new: Container["Account"], step: int) -> int:
+        """What the least served of the members that are not `new` has had; 0 if there is none."""
+        return min((each.served(step) for each in self.members.values() if each not in new), default=0)
+
+    def level(self, least: int) -> None:
+        """Let an account that has come count as served as much as the `least` served of its parent's members,
+        if it has been served less."""
+        self._offset = max(self._offset, least)
+        self._claim_again()
 
     def leave(self) -> None:
         """Take note that its last request has ended."""
@@ -94,6 +147,8 @@ class Account:
         """Let no member that is not `new` count as served more than two turns longer than the least, of
         `turn` steps for each slot that one has at most; and forget those that have left, if they count as new
         ones would."""
+        if len(self.members) < 2 and not self.left:  # as of most of many tenants
+            return
         members = [each for each in self.members.values() if each not in new]
         if not members:
             if not self.members:
@@ -102,7 +157,9 @@ class Account:
         least = min(each.served(step) for each in members)
         most = least + 2 * turn * (1 + max(each.slots for each in members))
         for each in (*members, *self.left.values()):
-            each._offset -= max(0, each.served(step) - most)
+            if (more := each.served(step) - most) > 0:
+                each._offset -= more
+                each._claim_again()
         self.left = {
             each.name: each
             for each in self.left.values()
@@ -113,6 +170,11 @@ class Account:
         """Take note that it has `count` slots more from step number `step` on; fewer, if negative."""
         self.slots += count
         self._offset -= count * step
+        if self.slots:
+            self.owner.seated[self] = None
+        else:
+            self.owner.seated.pop(self, None)
+        self._claim_again()
 
     @property
     def start_tag(self) -> int:
@@ -124,3 +186,8 @@ class Account:
         owner, start = self.owner, self.start_tag
         owner.virtual_time = start
         self._finish_tag = start + tokens
+
+    def _claim_again(self) -> None:
+        """Take note that its claim has changed."""
+        if self in self.owner.waiting:
+            self.owner.waiting.enter(self)

@@ -16,6 +16,7 @@ def check_integrity(state: SchedulerState, flights: Iterable[Flight]) -> None:
     named = [each for flight in flights for each in flight.named_blocks]
     named += state.ended_answers.values()
     state.batch.check_integrity([*copied, *(each.block for each in named)])
+    state.waiting.check_integrity()
     running = {id(sequence) for sequence in state.batch.running}
     for group in state.groups:
         name, alive = group.request.request_id, group.alive()

@@ -49,32 +49,39 @@ class Shares:
         self._step_tokens = step_tokens
         self._spare, self._spare_since = float(step_tokens), 0
         """Tokens that may be computed again, as counted in that step: more with every step."""
-        self._tenants = Account()
+        self.tenants = Account()
+        """The account of all tenants."""
         self._opened = self._users = 0
         self._new: dict[Account, None] = {}
         """Accounts opened since the last step."""
         self._order: list[Sequence] | None = None
 
     def begin_step(self, step: int) -> None:
-        """Take note that step number `step` is planned from now on."""
+        """Take note that step number `step` is planned from now on.
+
+        If a tenant has come that had no requests, all are looked at: of 5,000 it takes 0.6 ms.
+        """
         self.step = step
         if self._new:
+            owners = dict.fromkeys(account.owner for account in self._new)
+            least = {owner: owner.least_served(self._new, step) for owner in owners}
             for account in self._new:
-                account.level(self._new, step)
+                account.level(least[account.owner])
             self._new.clear()
         self.forget()
 
     def forget(self) -> None:
-        """Forget what was long ago, once in `TURN` steps; see `Account.forget`."""
+        """Forget what was long ago, once in `TURN` steps; see `Account.forget`. All tenants are looked at: of
+        5,000 it takes 5 ms, 0.2 ms for each step."""
         while self._forgot + TURN <= self.step:
             self._forgot += TURN
-            for account in (self._tenants, *self._tenants.members.values(), *self._tenants.left.values()):
+            for account in (self.tenants, *self.tenants.members.values(), *self.tenants.left.values()):
                 account.forget(self._new, self._forgot, TURN)
 
     def enter(self, group: SequenceGroup) -> None:
         """Take note of a request that this worker gets."""
         request = group.request
-        user = self._open(self._open(self._tenants, request.tenant), request.user)
+        user = self._open(self._open(self.tenants, request.tenant), request.user)
         if not user.requests:
             self._users += 1
             self.contended = self._users > 1
@@ -141,17 +148,12 @@ class Shares:
     def owed(self, heads: Iterable[Sequence]) -> Iterator[Sequence]:
         """Those for which another tenant or user may have to make way.
 
-        `heads`: the next sequence of each user that waits, in the order of `WaitingQueue.heads`. Where the
-        first tenant is owed nothing no other tenant is, and the same holds for the users of a tenant.
+        `heads`: see `WaitingQueue.heads`. Where the first tenant is owed nothing no other tenant is, and the
+        same holds for the users of a tenant. Of those without slots, no user has one that is due to another.
         """
-        tenant = None
-        for head in heads:
+        for place, head in enumerate(heads):
             user = head.group.account
-            if user.parent is tenant:
-                continue
-            owed = self._is_owed(user) or (tenant is None and self._is_owed(user.owner))
-            tenant = user.parent
-            if owed:
+            if self._is_owed(user) or (place == 0 and self._is_owed(user.owner)):
                 yield head
 
     def precedes(self, waiting: Sequence, other: Sequence) -> bool:
@@ -187,9 +189,11 @@ class Shares:
         for sequence in running:
             for account in (sequence.group.account, sequence.group.account.owner):
                 slots[account] = slots.get(account, 0) + 1
-        tenants = self._tenants.members.values()
+        tenants = self.tenants.members.values()
         users = [user for tenant in tenants for user in tenant.members.values()]
-        return all(account.slots == slots.pop(account, 0) for account in (*tenants, *users)) and not slots
+        seated = {account for each in (self.tenants, *tenants) for account in each.seated}
+        agree = all(account.slots == slots.get(account, 0) for account in (*tenants, *users))
+        return agree and seated == slots.keys()
 
     def _open(self, parent: Account, name: str) -> Account:
         """The member of that name."""
@@ -213,7 +217,7 @@ class Shares:
         due = account.slots + 1
         return any(
             other.slots > due or self._has_turn(account, other, other.slots - 1)
-            for other in account.owner.members.values()
+            for other in account.owner.seated
         )
 
     def _has_turn(self, mine: Account, its: Account, rank: int) -> bool:

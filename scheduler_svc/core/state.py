@@ -37,7 +37,7 @@ class SchedulerState:
         self.speculation = speculation
         """Where drafts come from; None: from nowhere."""
         self.shares = Shares(limits.max_step_tokens)
-        self.waiting = WaitingQueue(policy.queue)
+        self.waiting = WaitingQueue(policy.queue, self.shares.tenants)
         self.unfinished = UnfinishedPrefixes(self.waiting)
         self.batch = Batch(limits, slots, self.unfinished, self.shares)
         self.groups: dict[SequenceGroup, None] = {}
@@ -126,3 +126,5 @@ class SchedulerState:
     def _let_go(self, group: SequenceGroup) -> None:
         del self.groups[group]
         self.shares.leave(group)
+        if not group.account.requests:
+            self.waiting.leave(group.account)

@@ -1,10 +1,23 @@
-"""The queue of sequences that wait for a slot."""
+"""The queue of sequences that wait for a slot.
 
+    all tenants ─┬─ tenant ─┬─ user      heap of sequences by age
+                 │          └─ user
+                 └─ tenant ─── user      an account has a heap of its members that wait, by claim
+
+A sequence that ends while it waits, and a member whose claim changes, stay in their heaps until they come up
+or are half of it. So nothing takes longer than the logarithm of how many wait.
+"""
+
+from collections import OrderedDict
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
-from scheduler_svc.core.account import Account
+from scheduler_svc.core.account import Account, Claim
+from scheduler_svc.core.errors import IntegrityError
 from scheduler_svc.core.sequence import Age, Sequence
+
+FEW = 64
+"""Sequences that a user's queue has room for before those that have ended are looked for."""
 
 
 class UserQueue:
@@ -12,8 +25,13 @@ class UserQueue:
 
     def __init__(self) -> None:
         self._heap: list[tuple[Age, Sequence]] = []
+        self._most = FEW
 
     def push(self, sequence: Sequence) -> None:
+        if len(self._heap) >= self._most:  # behind one that finds no room, others come and give up
+            self._heap = [each for each in self._heap if each[1].waits]
+            heapify(self._heap)
+            self._most = max(FEW, 2 * len(self._heap))
         heappush(self._heap, (sequence.age, sequence))
 
     def peek(self) -> Sequence | None:
@@ -35,24 +53,27 @@ class UserQueue:
 class WaitingQueue:
     """A queue for each user. The tenant with fewest slots comes first, then its user with fewest."""
 
-    def __init__(self, queue: Callable[[], UserQueue]) -> None:
-        """`queue`: makes an empty queue for one user."""
+    def __init__(self, queue: Callable[[], UserQueue], tenants: Account) -> None:
+        """`queue`: makes an empty queue for one user. `tenants`: the account of all tenants."""
         self._queue = queue
-        self._queues: dict[Account, UserQueue] = {}
+        self._tenants = tenants
+        self._queues: OrderedDict[Account, UserQueue] = OrderedDict()
 
     def push(self, sequence: Sequence) -> None:
-        account = sequence.group.account
-        queue = self._queues.get(account)
+        user = sequence.group.account
+        queue = self._queues.get(user)
         if queue is None:
-            queue = self._queues[account] = self._queue()
+            queue = self._queues[user] = self._queue()
+            user.owner.waiting.enter(user)
+            self._tenants.waiting.enter(user.owner)
         queue.push(sequence)
 
     def peek(self) -> Sequence | None:
         """The next sequence to admit; None if none waits."""
-        if len(self._queues) == 1:
-            for queue in self._queues.values():
-                return queue.peek()
-        return min(self._heads(), key=_claim, default=None)
+        while (tenant := self._tenants.waiting.first()) is not None:
+            if (head := self._head(tenant)) is not None:
+                return head
+        return None
 
     def pop(self) -> Sequence:
         """Remove and return the sequence that `peek` shows."""
@@ -61,8 +82,30 @@ class WaitingQueue:
         return self._queues[first.group.account].pop()
 
     def heads(self) -> list[Sequence]:
-        """The next sequence of each user that waits, in the order in which they would be admitted."""
-        return sorted(self._heads(), key=_claim)
+        """The next sequence to admit, and then the next one of each other tenant that has slots, in order."""
+        first = self.peek()
+        if first is None:
+            return []
+        others = (each for each in self._tenants.seated if each is not first.group.account.owner)
+        waiting = (self._head(each) for each in others if each in self._tenants.waiting)
+        return [first, *sorted((head for head in waiting if head is not None), key=_claim)]
+
+    def in_turn(self) -> Sequence | None:
+        """The next sequence of one user: with each call of another one that waits."""
+        while self._queues:
+            user, queue = next(iter(self._queues.items()))
+            if (head := queue.peek()) is not None:
+                self._queues.move_to_end(user)
+                return head
+            self.leave(user)
+        return None
+
+    def leave(self, user: Account) -> None:
+        """No sequence of the user waits any more."""
+        if self._queues.pop(user, None) is not None:
+            user.owner.waiting.leave(user)
+            if not user.owner.waiting:
+                self._tenants.waiting.leave(user.owner)
 
     def sequences(self) -> list[Sequence]:
         """All sequences that wait, oldest first."""
@@ -72,20 +115,25 @@ class WaitingQueue:
     def drain(self) -> list[Sequence]:
         """Empty the queue; its sequences, oldest first."""
         drained = self.sequences()
-        self._queues = {}
+        for user in list(self._queues):
+            self.leave(user)
         return drained
 
-    def _heads(self) -> list[Sequence]:
-        heads = []
-        for account, queue in list(self._queues.items()):
-            head = queue.peek()
-            if head is None:
-                del self._queues[account]
-            else:
-                heads.append(head)
-        return heads
+    def check_integrity(self) -> None:
+        """Raise `IntegrityError` unless the next one is that of the lowest claim."""
+        heads = [head for queue in self._queues.values() if (head := queue.peek()) is not None]
+        if self.peek() is not min(heads, key=_claim, default=None):
+            raise IntegrityError("the next one that waits is not that of the lowest claim")
+
+    def _head(self, tenant: Account) -> Sequence | None:
+        """A tenant's next sequence. None if none waits; then the tenant leaves."""
+        while (user := tenant.waiting.first()) is not None:
+            if (head := self._queues[user].peek()) is not None:
+                return head
+            self.leave(user)
+        return None
 
 
-def _claim(sequence: Sequence) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+def _claim(sequence: Sequence) -> tuple[Claim, Claim]:
     user = sequence.group.account
     return user.owner.claim, user.claim

@@ -79,12 +79,10 @@ def _claimants(state: SchedulerState) -> Iterator[Sequence]:
         if state.policy.preempts and (first := state.waiting.peek()) is not None:
             yield first
         return
-    heads = state.waiting.heads()
-    yield from state.shares.owed(heads)
-    if heads:  # within one user, of which there may be many: one in each step
-        head = heads[state.shares.step % len(heads)]
-        if state.policy.preempts or head.group.account.searches:
-            yield head
+    yield from state.shares.owed(state.waiting.heads())
+    head = state.waiting.in_turn()  # within one user, of which there may be many: one in each step
+    if head is not None and (state.policy.preempts or head.group.account.searches):
+        yield head
 
 
 def _yielding(state: SchedulerState, candidate: Sequence) -> Iterator[Sequence]:

@@ -32,11 +32,11 @@ def test_a_new_member_counts_as_served_as_little_as_any() -> None:
     much.take_slots(3, 0)
     little.take_slots(1, 0)
     for each in new:
-        each.level(new, 50)
+        each.level(parent.least_served(new, 50))
     assert [each.served(60) for each in new] == [50, 50]
     first = Account("first", parent)
     parent.members = {each.name: each for each in (first, *new)}
-    first.level([first, *new], 70)
+    first.level(parent.least_served([first, *new], 70))
     assert first.served(70) == 0, "as the first of all"
 
 
@@ -52,7 +52,7 @@ def test_what_was_had_before_leaving_counts_until_others_have_had_as_much() -> N
     goes.take_slots(-1, 40)
     goes.leave()
     assert (parent.members, parent.left) == ({"stays": stays}, {"goes": goes})
-    goes.level([goes], 40)
+    goes.level(parent.least_served([goes], 40))
     assert (goes.served(40), stays.served(40), goes.start_tag) == (40, 10, 500)
     stays.take_slots(1, 40)
     parent.forget((), 60, 32)

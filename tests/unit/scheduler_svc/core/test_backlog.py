@@ -1,7 +1,5 @@
 """What waits is counted by tenant, and in the same time however much it is."""
 
-import sys
-from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 
@@ -10,23 +8,7 @@ import pytest
 from scheduler_svc.core.fleet import Fleet
 from scheduler_svc.core.sequence import SequenceGroup
 from scheduler_svc.core.suspicion import Loss
-
-
-def calls_of(action: Callable[[], object]) -> int:
-    """Number of calls of Python functions that `action` makes."""
-    calls = 0
-
-    def count(_: object, event: str, __: object) -> None:
-        nonlocal calls
-        calls += event == "call"
-
-    before = sys.getprofile()
-    sys.setprofile(count)
-    try:
-        action()
-    finally:
-        sys.setprofile(before)
-    return calls
+from tests.support.counted import calls_of
 
 
 @pytest.fixture
