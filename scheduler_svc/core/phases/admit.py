@@ -8,6 +8,9 @@ from scheduler_svc.core.sequence import Sequence
 from scheduler_svc.core.state import SchedulerState
 from scheduler_svc.core.step_builder import StepBuilder
 
+LOOKED_UP = 4
+"""Names of blocks that are looked up in the time in which one is made, about."""
+
 
 def admit(state: SchedulerState, step: StepBuilder, older_than: tuple[float, ...] | None = None) -> None:
     """Admit sequences in the queue's order while there is room.
@@ -28,6 +31,7 @@ def admit(state: SchedulerState, step: StepBuilder, older_than: tuple[float, ...
         step.new_names += len(candidate.chain) - before
         if state.unfinished.defer(candidate, len(hits), most):
             waiting.pop()
+            step.new_names += 1 + named // LOOKED_UP
             continue
         seen = hits[limits.outside_window(len(hits) * limits.block_size) :]
         needed = limits.blocks_at_once(len(candidate.tokens)) - len(seen) + batch.pool.idle_among(seen)
@@ -38,6 +42,7 @@ def admit(state: SchedulerState, step: StepBuilder, older_than: tuple[float, ...
         parts = partial_blocks.possible(limits, candidate, len(hits)) if limits.recurrent else ()
         if parts and partial_blocks.defer(state, candidate, parts):
             waiting.pop()
+            step.new_names += 1 + named // LOOKED_UP
             continue
         # A partial block takes one more of the free ones until it has been copied.
         partial = next((each for each in parts if batch.pool.knows(each.name)), None) if spare else None

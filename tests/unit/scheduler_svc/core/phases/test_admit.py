@@ -8,6 +8,7 @@ import pytest
 
 from scheduler_svc.core import step_builder
 from scheduler_svc.core.images import Image
+from scheduler_svc.core.phases.admit import LOOKED_UP
 from scheduler_svc.core.sequence import State
 from scheduler_svc.core.step_builder import MOST_NEW_BYTES
 
@@ -82,6 +83,22 @@ def test_a_step_does_not_name_the_blocks_of_all_that_wait(
         one.complete(plan)
     assert max(after - before for before, after in pairwise(names)) <= 30 + 20
     assert [group.cached_tokens for group in groups] == [80 if cached else 0] + [80] * 29
+
+
+def test_a_step_does_not_look_up_the_blocks_of_all_that_wait(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their names are known already where several workers were asked for them."""
+    monkeypatch.setattr(step_builder, "MOST_NEW_NAMES", 30)
+    one = bench(num_blocks=256, max_slots=64, token_budget=256, max_step_tokens=256, max_model_len=256)
+    groups = [one.arrive([1] * 80 + [token], max_tokens=3) for token in range(30)]
+    for group in groups:
+        one.scheduler.state.name_ahead(group.sequences[0], 0)
+    plan = one.plan()
+    assert len(one.scheduler.state.unfinished.followers()) == 30 // (1 + 20 // LOOKED_UP) + 1
+    one.complete(plan)
+    one.run()
+    assert [group.cached_tokens for group in groups] == [0] + [80] * 29
 
 
 def test_who_waits_behind_many_names_does_not_wait_for_their_image(
