@@ -6,6 +6,7 @@ So a cached prompt that fills a step outweighs one full batch of other requests,
 outweighs almost nothing.
 """
 
+from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 
 from scheduler_svc.core.batch import PartialBlock
@@ -17,6 +18,9 @@ from scheduler_svc.core.sequence import SequenceGroup
 
 MAX_PREFIXES = 10_000
 """Beginnings of prompts whose workers are remembered; the latest are kept."""
+
+AT_ONCE = 16
+"""Blocks that are named at once, until one comes that no worker knows."""
 
 Entry = tuple[float, int, Scheduler]
 """(load, order of joining, worker)."""
@@ -105,22 +109,27 @@ class _Prompt:
     def __init__(self, group: SequenceGroup, limits: WorkerLimits) -> None:
         """`limits`: of a worker with the same size of blocks as all that are asked."""
         self._leader, self._limits = group.alive()[0], limits
-        tokens, chain = self._leader.tokens, self._leader.chain
-        blocks = (len(tokens) - 1) // limits.block_size
-        request = group.request
-        start = root(request.salt, request.adapter)
-        extend_chain(chain, start, tokens, blocks, limits.block_size, request.images)
-        self._names = chain[:blocks]
         self._partial: dict[int, list[PartialBlock]] = {}
-        first = [*(each.name for each in self._partial_behind(0)[-1:]), *self._names[:1]]
-        self.beginning = first[0] if first else None
+        partial = [each.name for each in self._partial_behind(0)[-1:]]
+        self.beginning = next(iter(partial or self._names()), None)
         """The shortest name that a worker may know: of the first block, as far as the first message fills it.
         None: there is none."""
 
     def cost(self, scheduler: Scheduler) -> float:
         """What the group costs this worker."""
-        missing = len(self._leader.tokens) - scheduler.cached_tokens(self._names, self._partial_behind)
+        missing = len(self._leader.tokens) - scheduler.cached_tokens(self._names(), self._partial_behind)
         return _load(scheduler) + missing / scheduler.limits.max_step_tokens
+
+    def _names(self) -> Iterator[bytes]:
+        """Names of its full blocks, from the head on. To name all blocks of a long prompt takes milliseconds,
+        and of most no worker knows more than the first few."""
+        tokens, chain, size = self._leader.tokens, self._leader.chain, self._limits.block_size
+        request, blocks = self._leader.group.request, (len(tokens) - 1) // self._limits.block_size
+        start = root(request.salt, request.adapter)
+        for number in range(blocks):
+            if number == len(chain):
+                extend_chain(chain, start, tokens, min(blocks, number + AT_ONCE), size, request.images)
+            yield chain[number]
 
     def _partial_behind(self, full: int) -> list[PartialBlock]:
         """See `partial_blocks.possible`."""

@@ -11,7 +11,7 @@ nothing. The sequence's epoch has changed by the time its result comes, so the r
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Series
 from dataclasses import replace
 
@@ -92,11 +92,11 @@ class Scheduler:
         """Tokens known of all sequences that were admitted so far, which have thereby left the queue."""
         return self.state.batch.admitted_tokens
 
-    def cached_tokens(self, names: list[bytes], partial: Callable[[int], Series[PartialBlock]]) -> float:
+    def cached_tokens(self, names: Iterable[bytes], partial: Callable[[int], Series[PartialBlock]]) -> float:
         """Tokens of a prompt that need not be computed, from the head on.
 
-        `names`: of its full blocks. `partial`: gives the partial blocks that it could begin with behind some
-        of them, the longest first.
+        `names`: of its full blocks, taken up to the first that is not cached. `partial`: gives the partial
+        blocks that it could begin with behind some of them, the longest first.
 
         A block on the host counts less, by the tokens that could be computed while it is brought back. So a
         worker that has a block on its device is preferred to one that has it on its host, and both to one
