@@ -6,7 +6,7 @@ So a cached prompt that fills a step outweighs one full batch of other requests,
 outweighs almost nothing.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
 
 from scheduler_svc.core.batch import PartialBlock
@@ -57,24 +57,32 @@ class Router:
     def choose(self, group: SequenceGroup) -> Scheduler | None:
         """The cheapest worker that can hold the group's longest sequence; the least loaded on a tie."""
         chosen = self._least_loaded(group)
-        if chosen is None or len(self._entries) == 1:
+        if chosen is None or not group.most_cached:
             return chosen
         prompt = _Prompt(group, chosen.limits)
-        if prompt.beginning is None or not group.most_cached:
+        if prompt.beginning is None:
             return chosen
         had = self._had.pop(prompt.beginning, {})
-        least = prompt.cost(chosen)
-        for scheduler in had:
-            limits = scheduler.limits
-            fits = limits.can_hold(group.request, group.limit, group.fingerprint)
-            if fits and limits.block_size == chosen.limits.block_size:
-                cost = prompt.cost(scheduler)
-                if cost < least:
-                    chosen, least = scheduler, cost
+        if len(had) > (chosen in had):
+            chosen = self._cheapest(group, prompt, chosen, had)
         had[chosen] = None
         self._had[prompt.beginning] = had
         if len(self._had) > MAX_PREFIXES:
             del self._had[next(iter(self._had))]
+        return chosen
+
+    def _cheapest(
+        self, group: SequenceGroup, prompt: "_Prompt", least_loaded: Scheduler, had: Iterable[Scheduler]
+    ) -> Scheduler:
+        """The cheapest of the least loaded worker and of those that have `had` a prompt that begins so."""
+        chosen, least = least_loaded, prompt.cost(least_loaded)
+        for scheduler in had:
+            limits = scheduler.limits
+            fits = limits.can_hold(group.request, group.limit, group.fingerprint)
+            if fits and limits.block_size == least_loaded.limits.block_size:
+                cost = prompt.cost(scheduler)
+                if cost < least:
+                    chosen, least = scheduler, cost
         return chosen
 
     def _least_loaded(self, group: SequenceGroup) -> Scheduler | None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from scheduler_svc.core.capabilities import partial_blocks
 from scheduler_svc.core.fleet import Fleet
-from scheduler_svc.core.router import AT_ONCE, Router
+from scheduler_svc.core.router import AT_ONCE, Router, _Prompt
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.sequence import SequenceGroup
 
@@ -139,16 +139,31 @@ def test_one_that_joins_under_load_takes_its_share(fake: SimpleNamespace) -> Non
     assert abs(first.unfinished - second.unfinished) <= 4  # a batch: the prefix is worth less than one
 
 
+def test_a_prefix_is_known_where_it_was_computed_when_there_was_one_worker(fake: SimpleNamespace) -> None:
+    fleet = Fleet(16)
+    first, _ = fleet.add_worker(fake.limits())
+    prompt = [1] * 24
+    assert served(fake, fleet, prompt) is first
+    fleet.add_worker(fake.limits())
+    first_again, _ = fleet.accept(fake.request([2] * 4, max_tokens=9))
+    assert fleet.home(first_again) is first
+    goes_on, _ = fleet.accept(fake.request([*prompt, 3]))
+    assert fleet.home(goes_on) is first, "though the other one has nothing to do"
+
+
 def test_of_a_long_prompt_no_more_blocks_are_named_than_workers_may_know(fake: SimpleNamespace) -> None:
     fleet = Fleet(64)
     limits = fake.limits(num_blocks=256, max_model_len=1000, max_slots=8)
-    fleet.add_worker(limits)
+    for _ in range(2):
+        fleet.add_worker(limits)
     long, _ = fleet.accept(fake.request([2] * 800))
-    assert not long.sequences[0].chain, "there is nothing to choose"
-    fleet.add_worker(limits)  # for which what waits is placed anew
     assert len(long.sequences[0].chain) == AT_ONCE
     known = [1] * 200
     home = served(fake, fleet, known)
     goes_on, _ = fleet.accept(fake.request([*known, *([3] * 600)]))
     assert fleet.home(goes_on) is home
-    assert 50 <= len(goes_on.sequences[0].chain) <= 50 + AT_ONCE
+    fleet.add_worker(limits)  # for which what waits is placed anew
+    assert len(long.sequences[0].chain) == AT_ONCE
+    prompt = _Prompt(goes_on, limits)
+    assert prompt.cost(home) == home.unfinished / 8 + 600 / limits.max_step_tokens
+    assert 50 < len(goes_on.sequences[0].chain) <= 50 + AT_ONCE
