@@ -60,6 +60,9 @@ class WaitingQueue:
         self._queues: OrderedDict[Account, UserQueue] = OrderedDict()
 
     def push(self, sequence: Sequence) -> None:
+        """Add a sequence. Nothing happens if it has ended: its user may have left."""
+        if not sequence.waits:
+            return
         user = sequence.group.account
         queue = self._queues.get(user)
         if queue is None:

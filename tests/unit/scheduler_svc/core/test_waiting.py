@@ -110,3 +110,18 @@ def test_users_are_looked_at_in_turn(fake: SimpleNamespace) -> None:
     assert [queued.queue.in_turn() for _ in range(8)] == waiting * 2
     queued.fleet.cancel(groups[3])
     assert [queued.queue.in_turn() for _ in range(3)] == [waiting[0], *waiting[2:]]
+
+
+def test_one_that_gives_up_while_it_waits_for_a_prefix_does_not_come_back(fake: SimpleNamespace) -> None:
+    fleet = Fleet(64)
+    scheduler, _ = fleet.add_worker(fake.limits(num_blocks=64, max_step_tokens=64))
+    maker, follower = (
+        fleet.accept(fake.request([1] * 30, tenant=tenant, max_tokens=2))[0] for tenant in ("maker", "gone")
+    )
+    plan = scheduler.plan()
+    assert plan is not None
+    assert scheduler.state.unfinished.followers() == follower.sequences
+    fleet.cancel(follower)
+    fleet.cancel(maker)  # upon which all who wait for it would go on
+    assert not scheduler.state.waiting._queues
+    assert not scheduler.state.shares.tenants.waiting
