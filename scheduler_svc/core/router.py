@@ -20,7 +20,7 @@ MAX_PREFIXES = 10_000
 """Beginnings of prompts whose workers are remembered; the latest are kept."""
 
 AT_ONCE = 16
-"""Blocks that are named at once, until one comes that no worker knows."""
+"""Blocks behind the first that are named at once, until one comes that no worker knows."""
 
 Entry = tuple[float, int, Scheduler]
 """(load, order of joining, worker)."""
@@ -136,7 +136,8 @@ class _Prompt:
         start = root(request.salt, request.adapter)
         for number in range(blocks):
             if number == len(chain):
-                extend_chain(chain, start, tokens, min(blocks, number + AT_ONCE), size, request.images)
+                more = min(blocks, number + AT_ONCE) if number else 1
+                extend_chain(chain, start, tokens, more, size, request.images)
             yield chain[number]
 
     def _partial_behind(self, full: int) -> list[PartialBlock]:

@@ -77,7 +77,7 @@ def test_a_step_does_not_name_the_blocks_of_all_that_wait(
         one.arrive([1] * 81, max_tokens=1)
         one.run()
     groups = [one.arrive([1] * 80 + [token], max_tokens=3) for token in range(30)]
-    names = [0]
+    names = [len(groups)]  # the first block of each, by which the router knows it
     while (plan := one.scheduler.plan()) is not None:
         names.append(sum(len(each.sequences[0].chain) for each in groups))
         one.complete(plan)
