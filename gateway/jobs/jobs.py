@@ -13,11 +13,11 @@ from gateway.upstream.batch_store import BatchStore
 from gateway.upstream.job_queue import JobQueue
 from gateway.upstream.response_store import ResponseStore
 
-RESPONSES_AT_ONCE = 64
-"""Background responses that a gateway works at. Further ones wait in Redis for any gateway."""
+RESPONSES_AT_ONCE = 128
+"""Places for background responses that a gateway works at. Further ones wait in Redis for any gateway."""
 
-BATCHES_AT_ONCE = 4
-"""Batches that a gateway works at."""
+BATCHES_AT_ONCE = 8
+"""Places for batches that a gateway works at."""
 
 
 class Jobs:

@@ -1,7 +1,12 @@
-"""Takes jobs out of Redis, and works at them as long as this gateway has their leases."""
+"""Takes jobs out of Redis, and works at them as long as this gateway has their leases.
+
+A job may last for a day, so that tenants share a runner as they share other places: each may have as many
+jobs under way as it leaves free, alone half of all, and in any case one.
+"""
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
@@ -15,6 +20,9 @@ LOOK_SECONDS = 5.0
 
 logger = logging.getLogger(__name__)
 
+RESERVE = 256
+"""Places beside the others, for tenants that have no job under way."""
+
 Work = Callable[[Job], Awaitable[None]]
 """Works at a job until it is done. Whoever calls it ends the job. Raises `LeaseLost` or `Unavailable`."""
 
@@ -23,10 +31,12 @@ class Runner:
     """Works at jobs of one kind, some at once."""
 
     def __init__(self, queue: JobQueue, work: Work, at_once: int) -> None:
+        """`at_once`: places for jobs, of which a tenant alone gets half."""
         self._queue = queue
         self._work = work
         self._at_once = at_once
-        self._under_way = 0
+        self._under_way: Counter[str] = Counter()
+        """Jobs by tenant."""
         self._changed = asyncio.Event()
         self._draining = False
         self._gauge = METRICS.gauge(names.JOBS_UNDER_WAY, queue.kind)
@@ -53,22 +63,26 @@ class Runner:
                         await self._changed.wait()
 
     def _begin(self, tasks: asyncio.TaskGroup, job: Job) -> None:
-        self._under_way += 1
-        self._gauge.set(self._under_way)
+        self._count(job.tenant, 1)
         if job.takes > 1:
             self._taken_over.add()
-        tasks.create_task(self._do(job), name=f"{self._queue.kind} {job.id}").add_done_callback(self._ended)
+        doing = tasks.create_task(self._do(job), name=f"{self._queue.kind} {job.id}")
+        doing.add_done_callback(lambda _: self._count(job.tenant, -1))
 
-    def _ended(self, _: "asyncio.Task[None]") -> None:
-        self._under_way -= 1
-        self._gauge.set(self._under_way)
-        self._changed.set()
+    def _count(self, tenant: str, more: int) -> None:
+        self._under_way[tenant] += more
+        self._under_way = +self._under_way  # without tenants that have none
+        self._gauge.set(self._under_way.total())
+        if more < 0:
+            self._changed.set()
 
     async def _next(self) -> Job | None:
-        if self._draining or self._under_way >= self._at_once:
+        free = self._at_once - self._under_way.total()
+        if self._draining or free <= -RESERVE:
             return None
+        full = [tenant for tenant, jobs in self._under_way.items() if jobs >= free]
         with suppress(Unavailable):
-            return await self._queue.take()
+            return await self._queue.take(full)
         return None
 
     async def _do(self, job: Job) -> None:

@@ -13,6 +13,7 @@ After the prefix and `jobs:<kind>:` the keys are:
 """
 
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,24 +61,27 @@ return 1
 """
 )
 
-# ARGV: the new owner, seconds of the lease, and the id and tenant of a job to take whoever has it, or ''.
-# Returns the id and the record.
+# ARGV: the new owner, seconds of the lease, the id and tenant of a job to take whoever has it, or '', and
+# tenants whose jobs are left out. Returns the id and the record.
 _TAKE = (
     _COMMON
     + """
-local id = ARGV[3]
-if id == '' then
-  id = redis.call('ZRANGE', base .. 'open', '-inf', after(0), 'BYSCORE', 'LIMIT', 0, 1)[1]
-  if not id then return nil end
+local open, wanted, ids, full = base .. 'open', ARGV[3], {ARGV[3]}, {}
+for place = 5, #ARGV do full[ARGV[place]] = true end
+if wanted == '' then ids = redis.call('ZRANGE', open, '-inf', after(0), 'BYSCORE') end
+for _, id in ipairs(ids) do
+  local key = base .. 'job:' .. id
+  local tenant = redis.call('HGET', key, 'tenant')
+  if not tenant then
+    redis.call('ZREM', open, id)
+  elseif not full[tenant] and (wanted == '' or tenant == ARGV[4]) then
+    redis.call('ZADD', open, after(ARGV[2]), id)
+    redis.call('HSET', key, 'owner', ARGV[1])
+    redis.call('HINCRBY', key, 'takes', 1)
+    return {id, redis.call('HGETALL', key)}
+  end
 end
-local key = base .. 'job:' .. id
-local tenant = redis.call('HGET', key, 'tenant')
-if not tenant then redis.call('ZREM', base .. 'open', id) end
-if not tenant or (ARGV[3] ~= '' and tenant ~= ARGV[4]) then return nil end
-redis.call('ZADD', base .. 'open', after(ARGV[2]), id)
-redis.call('HSET', key, 'owner', ARGV[1])
-redis.call('HINCRBY', key, 'takes', 1)
-return {id, redis.call('HGETALL', key)}
+return nil
 """
 )
 
@@ -158,9 +162,9 @@ class JobQueue:
         if not await self._run(_ADD, job_id, self._most, *fields):
             raise Overloaded(f"At most {self._most} of these may be under way at once for one tenant.")
 
-    async def take(self) -> Job | None:
-        """Take the job that has waited longest; None if there is none."""
-        return await self._take("", "")
+    async def take(self, full: Iterable[str] = ()) -> Job | None:
+        """Take the job that has waited longest; None if there is none. `full`: tenants whose jobs wait on."""
+        return await self._take("", "", *full)
 
     async def seize(self, job_id: str, tenant: str) -> Job | None:
         """Take this job of a tenant's, whoever works at it; None if there is none."""
@@ -178,9 +182,9 @@ class JobQueue:
         """The job is done. False if the lease is lost."""
         return bool(await self._run(_END, job.id, job.lease.owner))
 
-    async def _take(self, job_id: str, tenant: str) -> Job | None:
+    async def _take(self, job_id: str, tenant: str, *full: str) -> Job | None:
         owner = uuid.uuid4().hex
-        found = await self._run(_TAKE, owner, LEASE_SECONDS, job_id, tenant)
+        found = await self._run(_TAKE, owner, LEASE_SECONDS, job_id, tenant, *full)
         if found is None:
             return None
         name, values = found[0].decode(), [value.decode() for value in found[1]]

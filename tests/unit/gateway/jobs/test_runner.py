@@ -57,7 +57,7 @@ async def test_some_at_once_and_then_the_others(queue: JobQueue) -> None:
 
     for number in range(5):
         await queue.add(str(number), SOMEBODY)
-    async with running(queue, work):
+    async with running(queue, work, at_once=4):
         await until(lambda: len(now) == 2)
         go_on.set()
         await until(lambda: len(done) == 5)
@@ -65,6 +65,29 @@ async def test_some_at_once_and_then_the_others(queue: JobQueue) -> None:
     assert most == 2
     assert sorted(done) == ["0", "1", "2", "3", "4"]
     assert await queue.take() is None
+
+
+async def test_a_tenant_does_not_keep_others_waiting(
+    queue: JobQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One alone has half of four places. The next two get the others, and two more have one each beside them:
+    there is room for two."""
+    monkeypatch.setattr(runner_module, "RESERVE", 2)
+    now, go_on = set[str](), asyncio.Event()
+
+    async def work(job: Job) -> None:
+        now.add(job.id)
+        await go_on.wait()
+
+    tenants = [Behalf(name, name, False) for name in "abcdef"]
+    for tenant in tenants:
+        for number in range(4):
+            await queue.add(f"{tenant.tenant}{number}", tenant)
+    async with running(queue, work, at_once=4):
+        await until(lambda: len(now) == 6)
+        assert now == {"a0", "a1", "b0", "c0", "d0", "e0"}
+        go_on.set()
+        await until(lambda: len(now) == 24)
 
 
 async def test_a_new_job_need_not_wait_for_the_next_look(

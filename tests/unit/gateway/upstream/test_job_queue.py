@@ -37,6 +37,15 @@ async def test_a_job_is_taken_once_the_oldest_first(queue: JobQueue) -> None:
     assert await queue.take() is None
 
 
+async def test_jobs_of_some_tenants_wait_on(queue: JobQueue) -> None:
+    for name, behalf in (("a", NORTH), ("b", NORTH), ("c", SOUTH)):
+        await queue.add(name, behalf)
+    assert await queue.take(["north", "south"]) is None
+    first, second = await queue.take(["north"]), await queue.take(["south"])
+    assert (first and first.id, second and second.id) == ("c", "a")
+    assert await queue.take(["north"]) is None
+
+
 async def test_who_has_lost_the_lease_writes_nothing(queue: JobQueue, line: Line, prefix: str) -> None:
     await queue.add("a", NORTH)
     first = await queue.take()
