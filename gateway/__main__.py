@@ -15,6 +15,7 @@ from fastapi import FastAPI
 
 from gateway.app import Options, Stores, create_app
 from gateway.errors import Unavailable
+from gateway.followers import MAX_FOLLOWERS
 from gateway.http.body_memory import MAX_FRAME_BYTES
 from gateway.http.claims import Claims
 from gateway.http.connections import ConnectionLimits
@@ -49,7 +50,7 @@ BACKLOG = 2048
 """Connections that the kernel queues until they are accepted."""
 MAX_OPEN = 2**16
 """Open files, and so connections, that the process asks for. Most systems start a process with 1,024."""
-OTHER_FILES = 64
+OTHER_FILES = 64 + 2 * MAX_FOLLOWERS
 """Open files that are no connections of clients."""
 
 logger = logging.getLogger(__name__)

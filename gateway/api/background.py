@@ -56,6 +56,8 @@ class Background:
         of which the first `earlier` are not the request's own.
         """
         caller, response_id = caller_of(request), response["id"]
+        if asked.get("stream"):
+            self.store.followers.check(caller.tenant)
         fixed = {"seed": secrets.randbits(63)} | asked  # whoever goes on with it comes to the same text
         record = {"response": response, "input": items, "earlier": earlier, "request": fixed}
         await self.store.put(caller.tenant, response_id, record)

@@ -19,13 +19,14 @@ more. After the prefix and `claims:` the keys are, where <key> is `<tenant>:<dig
 
 import hashlib
 import secrets
-from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from gateway.errors import BadRequest, Overloaded
+from gateway.errors import BadRequest
+from gateway.followers import Followers
 from gateway.redis_replies import lasting, reply_of
 from proto.rpc.line import Line
 
@@ -35,10 +36,6 @@ READ_AT_ONCE = 16
 """Entries that are read at once."""
 BLOCK_SECONDS = 1.0
 """Time between two looks at a claim, while nothing of its answer comes."""
-MAX_FOLLOWERS = 128
-"""Requests of one gateway that wait for other requests' answers at once: each takes a connection to Redis. A
-tenant may have as many as it leaves free, alone half of all."""
-
 MOST_UNANSWERED = 1024
 """Owners of claims without a reply that a gateway remembers, the latest."""
 
@@ -183,8 +180,8 @@ class Claims:
     """How long a complete answer is kept."""
     all_bytes: int
     """Bytes that the answers of all tenants may take, and their keys."""
-    _followers: Counter[str] = field(default_factory=Counter)
-    """By tenant."""
+    followers: Followers = field(default_factory=Followers)
+    """Requests that wait for other requests' answers."""
     _unanswered: dict[tuple[str, str], str] = field(default_factory=dict)
     """Owners of claims that may have been taken here, though no reply came, by name and fingerprint."""
 
@@ -213,19 +210,6 @@ class Claims:
     async def execute(self, line: Line, *command: str | int | bytes, seconds: float = 0) -> Any:
         """`seconds`: that the command may wait in Redis."""
         return await reply_of(line, "answers under an Idempotency-Key", *command, block_seconds=seconds)
-
-    def follower(self, tenant: str) -> Line:
-        """A connection to wait at. Raises `Overloaded`."""
-        if self._followers[tenant] + 1 > MAX_FOLLOWERS - self._followers.total() - 1:
-            raise Overloaded("Too many requests wait for the answers of others.")
-        self._followers[tenant] += 1
-        return self.connect()
-
-    def leave(self, tenant: str) -> None:
-        """One of a tenant's waits no more."""
-        self._followers[tenant] -= 1
-        if not self._followers[tenant]:
-            del self._followers[tenant]
 
 
 @dataclass(frozen=True, eq=False)
@@ -261,7 +245,7 @@ class Claim:
         """The answer as it comes, without its end. Raises `ClaimLost`, `Overloaded`."""
         place: bytes = b"0"
         line: Line | None = None
-        try:
+        with ExitStack() as waiting:
             while True:
                 found = await lasting(partial(self._read, line, place), LEASE_SECONDS)
                 for _, (kind, value) in found:
@@ -273,11 +257,10 @@ class Claim:
                     continue
                 if not await lasting(lambda: self.run(_WAIT, 0), LEASE_SECONDS):
                     raise ClaimLost
-                line = line or self._claims.follower(self._tenant)
-        finally:
-            if line is not None:
-                line.close()
-                self._claims.leave(self._tenant)
+                if line is None:
+                    waiting.enter_context(self._claims.followers.place(self._tenant))
+                    line = self._claims.connect()
+                    waiting.callback(line.close)
 
     async def _read(self, line: Line | None, place: bytes) -> Sequence[tuple[bytes, Entry]]:
         """Entries after `place`. `line`: where to wait for some; None: do not wait."""

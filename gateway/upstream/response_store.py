@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from gateway.errors import NotFound, TooLarge
+from gateway.followers import Followers
 from gateway.parsing import PART_BYTES, parsed, parsed_each
 from gateway.redis_replies import lasting
 from gateway.upstream.conversation_store import (
@@ -85,6 +86,8 @@ class ResponseStore:
         of all may take, with their conversations; if they take more, the oldest go."""
         self._room = Room(line, f"{prefix}responses:", seconds, tenant_bytes, all_bytes)
         self.conversations = ConversationStore(self._room)
+        self.followers = Followers()
+        """Requests that follow the events of background responses."""
 
     async def put(
         self,
@@ -118,12 +121,13 @@ class ResponseStore:
         self, tenant: str, response_id: str, after: int = -1
     ) -> AsyncIterator[AsyncGenerator[bytes, None]]:
         """Events of a background response after number `after`, those to come too. They do not end by
-        themselves. Raises `NotFound` when the response is gone."""
-        line = self._room.line.another()
-        try:
-            yield self._follow(line, f"{tenant}:{response_id}", after)
-        finally:
-            line.close()
+        themselves. Raises `Overloaded` at once, and `NotFound` when the response is gone."""
+        with self.followers.place(tenant):
+            line = self._room.line.another()
+            try:
+                yield self._follow(line, f"{tenant}:{response_id}", after)
+            finally:
+                line.close()
 
     async def _follow(self, line: Line, place: str, after: int) -> AsyncGenerator[bytes, None]:
         block = ("BLOCK", int(BLOCK_SECONDS * 1000))

@@ -2,12 +2,14 @@
 
 import asyncio
 import hashlib
+from contextlib import aclosing
 from dataclasses import replace
 
 import pytest
 
 from gateway import redis_replies
 from gateway.errors import BadRequest, Overloaded, Unavailable
+from gateway.followers import Followers
 from gateway.http import claims as store
 from gateway.http.claims import ENTRY_BYTES, HEAD, KEYS_BYTES, PIECE, Claim, ClaimLost, Claims
 from gateway.http.idempotent import PIECE_BYTES
@@ -258,8 +260,8 @@ async def test_what_answers_take_in_redis_is_what_is_counted(redis_url: str, lin
     assert size / 2 < sum(used) <= size
 
 
-async def test_no_more_wait_than_may(claims: Claims, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "MAX_FOLLOWERS", 0)
+async def test_no_more_wait_than_may(claims: Claims) -> None:
+    claims = replace(claims, followers=Followers(0))
     await claims.take("t", "k", "print")
     with pytest.raises(Overloaded):
         await read(await claims.take("t", "k", "print"))
@@ -267,15 +269,15 @@ async def test_no_more_wait_than_may(claims: Claims, monkeypatch: pytest.MonkeyP
     assert await read(await claims.take("t", "done", "print")) == b"h" + b"x" * 100
 
 
-async def test_a_tenant_that_waits_leaves_places_to_others(
-    claims: Claims, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store, "MAX_FOLLOWERS", 4)
-    for _ in range(2):
-        claims.follower("t")
-    with pytest.raises(Overloaded):
-        claims.follower("t")
-    claims.follower("u")
-    for _ in range(2):
-        claims.leave("t")
-    claims.follower("t")
+async def test_who_does_not_wait_any_more_leaves_its_place(claims: Claims) -> None:
+    await begun(claims, "k")
+    async with aclosing((await claims.take("t", "k", "print")).entries()) as entries:
+        await anext(entries)
+        await anext(entries)
+        waiting = asyncio.ensure_future(anext(entries))
+        async with asyncio.timeout(60):
+            while not len(claims.followers):
+                await asyncio.sleep(0.01)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+    assert not len(claims.followers)

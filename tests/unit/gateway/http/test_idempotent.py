@@ -207,7 +207,7 @@ async def test_a_follower_holds_its_body_until_the_answer_begins(backend, claims
         assert size > 0
         second = tasks.create_task(http.post(PATH, **ask))
         async with asyncio.timeout(60):
-            while not claims._followers:
+            while not len(claims.followers):
                 await asyncio.sleep(0.01)
         await holding(size if stream else 2 * size)
         halting.go_on.set()

@@ -1,0 +1,39 @@
+"""Requests that wait for answers which others make, each at a connection of its own to Redis."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gateway.errors import Overloaded
+
+MAX_FOLLOWERS = 128
+"""Requests of one kind that wait in a gateway at once. A tenant may have as many as it leaves free, alone
+half of all."""
+
+
+class Followers:
+    """Counts those of one kind, by tenant."""
+
+    def __init__(self, most: int = MAX_FOLLOWERS) -> None:
+        self._most = most
+        self._by_tenant: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return self._by_tenant.total()
+
+    def check(self, tenant: str) -> None:
+        """Raises `Overloaded` if there is no place for one more of the tenant's."""
+        if self._by_tenant[tenant] + 1 > self._most - len(self) - 1:
+            raise Overloaded("Too many requests wait for the answers of others.")
+
+    @contextmanager
+    def place(self, tenant: str) -> Iterator[None]:
+        """A place for one of the tenant's. Raises as `check`."""
+        self.check(tenant)
+        self._by_tenant[tenant] += 1
+        try:
+            yield
+        finally:
+            self._by_tenant[tenant] -= 1
+            if not self._by_tenant[tenant]:
+                del self._by_tenant[tenant]
