@@ -12,7 +12,7 @@ from starlette.responses import StreamingResponse
 from gateway.api.answer import Json, compact
 from gateway.api.files_schema import DeletedFile, FileList, FileObject, UploadBody
 from gateway.api.listing import PARAMETERS, page_of
-from gateway.errors import BadRequest, GatewayError, NotFound, TooLarge, Unauthorized
+from gateway.errors import BadRequest, GatewayError, NotFound, Unauthorized
 from gateway.http.caller import caller_of
 from gateway.http.multipart import Form
 from gateway.http.openapi import getting, uploading
@@ -43,9 +43,9 @@ def router(store: FileStore, most: int) -> APIRouter:
         about |= {"filename": "", "purpose": PURPOSE, "expires_at": now + UPLOAD_SECONDS}
         await store.put(tenant, about, listed=False)
         try:
-            form = Form("file")
+            form = Form("file", most)
             async with aclosing(form.read(request)) as pieces:
-                size = await _store(store, tenant, str(about["id"]), pieces, most)
+                size = await _store(store, tenant, str(about["id"]), pieces)
             about |= {"filename": form.filename or "upload.jsonl"}
             about["expires_at"] = now + _seconds(form.fields, store.seconds)
             await store.put(tenant, about)
@@ -89,15 +89,11 @@ def router(store: FileStore, most: int) -> APIRouter:
     return routes
 
 
-async def _store(
-    store: FileStore, tenant: str, file_id: str, pieces: AsyncGenerator[bytes, None], most: int
-) -> int:
-    """Store a file as it comes. Returns its bytes. Raises `TooLarge` and `Overloaded`, too."""
+async def _store(store: FileStore, tenant: str, file_id: str, pieces: AsyncGenerator[bytes, None]) -> int:
+    """Store a file as it comes. Returns its bytes. Raises `Overloaded` and what `pieces` raise, too."""
     size, held = 0, bytearray()
     async for piece in pieces:
         size += len(piece)
-        if size > most:
-            raise TooLarge(f"The file is larger than {most} bytes.", param="file")
         held += piece
         while len(held) >= PIECE_BYTES:
             await store.append(tenant, file_id, [bytes(held[:PIECE_BYTES])])

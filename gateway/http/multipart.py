@@ -6,22 +6,26 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
-from gateway.errors import BadRequest, WrongMediaType
+from gateway.errors import BadRequest, TooLarge, WrongMediaType
 from gateway.http.connection import Disconnected
 
 MAX_FIELD_BYTES = 1024
 MAX_FIELDS = 16
+"""Parts of a form beside its file."""
+MAX_OTHER_BYTES = 2**17
+"""Bytes of a form beside its file: 4 KiB for the head of each part, a field, and what is between them."""
 
 
 class Form:
     """The fields of a form, once its file has been read."""
 
-    def __init__(self, file: str) -> None:
-        """`file`: the name of the field that is a file."""
+    def __init__(self, file: str, most: int) -> None:
+        """`file`: the name of the field that is a file. `most`: bytes of the file."""
         self.fields: dict[str, str] = {}
         self.filename: str | None = None
         """Of the file; None as long as there was none."""
-        self._file = file
+        self._file, self._most = file, most
+        self._parts = 0
         self._header, self._value, self._disposition = b"", b"", b""
         self._text: bytearray | None = None
         """What has come of a field; None while the file comes."""
@@ -30,7 +34,7 @@ class Form:
         self._ended = False
 
     async def read(self, request: Request) -> AsyncGenerator[bytes, None]:
-        """What comes of the file. Raises `WrongMediaType`, `BadRequest` or `Disconnected`."""
+        """What comes of the file. Raises `WrongMediaType`, `TooLarge`, `BadRequest` or `Disconnected`."""
         kind, options = parse_options_header(request.headers.get("content-type"))
         if kind != b"multipart/form-data" or not options.get(b"boundary"):
             raise WrongMediaType("The body must be a form: send 'Content-Type: multipart/form-data'.")
@@ -47,11 +51,18 @@ class Form:
                 "on_part_end": self._part_ends,
                 "on_end": self._ends,
             })  # fmt: skip
+            read = size = 0
             async for part in request.stream():
                 parser.write(part)
+                read += len(part)
                 pieces, self._pieces = self._pieces, []
                 for piece in pieces:
+                    size += len(piece)
+                    if size > self._most:
+                        raise TooLarge(f"The file is larger than {self._most} bytes.", param=self._file)
                     yield piece
+                if read - size > MAX_OTHER_BYTES:
+                    raise TooLarge(f"The form has more than {MAX_OTHER_BYTES} bytes beside its file.")
         except FormParserError as error:
             raise BadRequest(f"The body is not a valid form: {error}.", code="invalid_form") from None
         except ClientDisconnect:
@@ -66,6 +77,9 @@ class Form:
 
     def _part_begins(self) -> None:
         self._disposition = b""
+        self._parts += 1
+        if self._parts > MAX_FIELDS + 1:
+            raise BadRequest(f"The form has more than {MAX_FIELDS} fields.", code="invalid_value")
 
     def _header_field(self, data: bytes, start: int, end: int) -> None:
         self._header += data[start:end]
@@ -88,8 +102,6 @@ class Form:
                 )
             self.filename = options.get(b"filename", b"").decode(errors="replace")[:255]
             self._text = None
-        elif len(self.fields) == MAX_FIELDS:
-            raise BadRequest(f"The form has more than {MAX_FIELDS} fields.", code="invalid_value")
         else:
             self._text = bytearray()
 

@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.requests import Request
 
-from gateway.errors import BadRequest
+from gateway.errors import BadRequest, TooLarge
 from gateway.http.multipart import MAX_FIELD_BYTES, MAX_FIELDS, Form
 
 DATA = b'{"a": 1}\r\n--bound\r\n\r\n--boundary-\n'
+MOST = 2**20
 TYPE = "multipart/form-data; boundary=boundary"
 
 
@@ -36,7 +37,7 @@ def request_of(pieces: list[bytes], media_type: str = TYPE) -> Request:
 
 
 async def read(pieces: list[bytes]) -> tuple[bytes, Form]:
-    found = Form("file")
+    found = Form("file", MOST)
     return b"".join([piece async for piece in found.read(request_of(pieces))]), found
 
 
@@ -56,6 +57,7 @@ async def test_it_is_read_alike_in_any_pieces(cuts: list[int]) -> None:
         form(FILE, FILE),
         form(FILE, ('x"', b"x" * (MAX_FIELD_BYTES + 1))),
         form(FILE, *[(f'x{number}"', b"x") for number in range(MAX_FIELDS + 1)]),
+        form(FILE, *[('x"', b"x")] * (MAX_FIELDS + 1)),
     ],
 )
 async def test_what_is_refused(body: bytes) -> None:
@@ -63,7 +65,23 @@ async def test_what_is_refused(body: bytes) -> None:
         await read([body])
 
 
+@pytest.mark.parametrize("at", [0, len(WHOLE)])
+async def test_what_is_beside_the_file_has_an_end(at: int) -> None:
+    """Whoever sends something before the first part or behind the last one."""
+    rest = [b"\r\n" * 2**15] * 3
+    with pytest.raises(TooLarge, match="beside its file"):
+        await read([WHOLE[:at], *rest, WHOLE[at:]])
+    assert (await read([WHOLE[:at], *rest[:1], WHOLE[at:]]))[0] == DATA
+
+
+async def test_the_file_has_a_bound() -> None:
+    whole, beyond = (form(('file"; filename="f"', bytes(size))) for size in (MOST, MOST + 1))
+    assert len((await read([whole]))[0]) == MOST
+    with pytest.raises(TooLarge, match=f"larger than {MOST}"):
+        await read([beyond])
+
+
 async def test_a_boundary_that_is_too_long_is_refused() -> None:
     with pytest.raises(BadRequest, match="Boundary"):
-        async for _ in Form("file").read(request_of([WHOLE], f"{TYPE}{'y' * 5000}")):
+        async for _ in Form("file", MOST).read(request_of([WHOLE], f"{TYPE}{'y' * 5000}")):
             pass
