@@ -1,8 +1,8 @@
 """Batches of OpenAI's API in Redis, and the results of their lines.
 
-After the prefix and `batches:` the keys are:
+A batch object, without counts, is kept as the object of a file that nothing is in, and takes room as that
+does. After the prefix and `batches:` the other keys are:
 
-    one:<tenant>:<id>       a batch object as JSON, without counts
     counts:<tenant>:<id>    hash: lines `completed` and `failed`
     done:<tenant>:<id>      bit n: line n has its result
     of:<tenant>             sorted set of the tenant's batches, by the time of their creation
@@ -33,10 +33,12 @@ _ID = re.compile(r"batch_[0-9a-f]{32}")
 
 Json = dict[str, Any]
 
-# KEYS[1] begins all keys. ARGV: tenant, id, key and owner of a lease, the batch, seconds. Returns 0 if the
-# lease is lost, and -1 if there are too many.
+# KEYS[1], KEYS[2] begin all keys of batches and files. ARGV: tenant, id, key and owner of a lease, the batch,
+# seconds, batches of a tenant at most, bytes that the tenant's and all files may have. Returns 0 if the lease
+# is lost, -1 if there are too many, and -2 if there is no room.
 _PUT = (
     HELD
+    + FILES
     + """
 local base, place = KEYS[1], ARGV[1] .. ':' .. ARGV[2]
 if not held(ARGV[3], ARGV[4]) then return 0 end
@@ -47,19 +49,24 @@ if not redis.call('ZSCORE', mine, ARGV[2]) then
     redis.call('ZREM', mine, old)
   end
   if redis.call('ZCARD', mine) >= tonumber(ARGV[7]) then return -1 end
+  if files_full(KEYS[2], ARGV[1], ARGV[8], ARGV[9], files_size(ARGV[5])) then return -2 end
   redis.call('ZADD', mine, at(clock[1]), ARGV[2])
 end
 for _, name in ipairs({'counts:', 'done:'}) do redis.call('EXPIRE', base .. name .. place, ARGV[6]) end
-redis.call('SET', base .. 'one:' .. place, ARGV[5], 'EX', ARGV[6])
+files_put(KEYS[2], ARGV[1], ARGV[2], ARGV[5], ARGV[6], '')
 return 1
 """
 )
 
-_DELETE = """
+_DELETE = (
+    FILES
+    + """
 local place = ARGV[1] .. ':' .. ARGV[2]
 redis.call('ZREM', KEYS[1] .. 'of:' .. ARGV[1], ARGV[2])
-redis.call('DEL', KEYS[1] .. 'one:' .. place, KEYS[1] .. 'counts:' .. place, KEYS[1] .. 'done:' .. place)
+redis.call('DEL', KEYS[1] .. 'counts:' .. place, KEYS[1] .. 'done:' .. place)
+files_drop(KEYS[2], ARGV[1], ARGV[2])
 """
+)
 
 # KEYS[1], KEYS[2] begin all keys of batches and files. ARGV: tenant, id, key and owner of a lease, the line's
 # number, its outcome, the object of its file and the seconds that this is kept, bytes that the tenant's and
@@ -95,10 +102,12 @@ class BatchStore:
         self._base = f"{prefix}batches:"
 
     async def put(self, tenant: str, batch: Json, lease: Lease = NO_LEASE) -> None:
-        """Store a batch. Raises `LeaseLost`, and `Overloaded` if the tenant has too many."""
+        """Store a batch. Raises `LeaseLost`, and `Overloaded` if the tenant has too many, or no room."""
         where = (tenant, batch["id"], lease.key, lease.owner)
         text = json.dumps(batch, separators=(",", ":"))
-        found = await self._run(_PUT, *where, text, KEPT_SECONDS, MOST_KEPT)
+        found = await self._run(_PUT, *where, text, KEPT_SECONDS, MOST_KEPT, *self.files.most)
+        if found == -2:
+            raise no_room()
         if found == -1:
             raise Overloaded(f"At most {MOST_KEPT} batches are kept for one tenant.")
         if not found:
@@ -109,7 +118,7 @@ class BatchStore:
         if not _ID.fullmatch(batch_id):
             return None
         place = f"{tenant}:{batch_id}"
-        text = await self._execute("GET", f"{self._base}one:{place}")
+        text = await self._execute("HGET", f"{self.files.base}one:{place}", "about")
         if text is None:
             return None
         found = await self._execute("HGETALL", f"{self._base}counts:{place}")
@@ -147,15 +156,14 @@ class BatchStore:
         }
         where = (tenant, batch["id"], lease.key, lease.owner, number, outcome)
         file = (json.dumps(about, separators=(",", ":")), seconds, *self.files.most, file_id)
-        found = await self._run(_RESULT, *where, *file, *in_pieces(result), files=True)
+        found = await self._run(_RESULT, *where, *file, *in_pieces(result))
         if found == b"lost":
             raise LeaseLost
         if found == b"full":
             raise no_room()
 
-    async def _run(self, script: str, *arguments: str | int | bytes, files: bool = False) -> Any:
-        keys = (self._base, self.files.base) if files else (self._base,)
-        return await self._execute("EVAL", script, len(keys), *keys, *arguments)
+    async def _run(self, script: str, *arguments: str | int | bytes) -> Any:
+        return await self._execute("EVAL", script, 2, self._base, self.files.base, *arguments)
 
     async def _execute(self, *command: str | int | bytes) -> Any:
         return await reply_of(self._line, "batches", *command)

@@ -28,6 +28,8 @@ from gateway.upstream.job_queue import HELD, NO_LEASE, Lease, LeaseLost
 from gateway.upstream.stored_room import COMMON, DELETE, MAX_RECORD_BYTES, Room, as_json, run
 from proto.rpc.line import Line
 
+STREAM_BYTES = 4096
+"""Bytes that a stream of events takes in Redis beside them."""
 EVENTS_AT_ONCE = 64
 """Events of a stream that are read at once. The last one has the whole response."""
 BLOCK_SECONDS = 5.0
@@ -60,15 +62,16 @@ return 1
 _APPEND = (
     HELD
     + COMMON
+    + f"\nlocal stream_bytes = {STREAM_BYTES}"
     + """
 if not held(ARGV[7], ARGV[8]) or redis.call('EXISTS', key) == 0 then return 0 end
-local more = 0
+local events = key_of('events', name)
+local more = redis.call('EXISTS', events) == 0 and stream_bytes or 0
 for place = 10, #ARGV do more = more + #ARGV[place] + 32 end
 if not grow(name, more) then
   drop(name)
   return 0
 end
-local events = key_of('events', name)
 for place = 10, #ARGV do
   redis.call('XADD', events, string.format('%d-0', ARGV[9] + place - 9), 'e', ARGV[place])
 end

@@ -1,4 +1,4 @@
-"""Batches in Redis: what is written for one counts as progress, and nothing else does."""
+"""Batches in Redis: what is written for one counts as progress, and nothing else does; and their room."""
 
 import pytest
 
@@ -31,3 +31,24 @@ async def test_a_result_without_room_is_no_progress(line: Line, prefix: str) -> 
         else:
             await store.add_result("t", BATCH, job.lease, 0, "completed", b"{}\n")
         assert await takes() == after
+
+
+async def test_batches_take_the_room_of_files(line: Line, prefix: str) -> None:
+    """Two have room for their metadata. What is deleted takes none."""
+    files = FileStore(line, prefix, seconds=60, tenant_bytes=2**16, all_bytes=2**16)
+    store = BatchStore(line, prefix, files)
+    batches = [{"id": f"batch_{number:032}", "metadata": {"a": "x" * 30_000}} for number in range(3)]
+    for batch in batches[:2]:
+        await store.put("t", batch)
+        await store.put("t", batch | {"status": "completed"})
+    with pytest.raises(Overloaded, match="room"):
+        await store.put("t", batches[2])
+    assert [one async for one in store.ids("t", None, newest_first=False)] == [
+        one["id"] for one in batches[:2]
+    ]
+    await store.delete("t", batches[0]["id"])
+    await store.put("t", batches[2])
+    for batch in batches[1:]:
+        await store.delete("t", batch["id"])
+    (left,) = await line.execute(("KEYS", f"{prefix}*"))
+    assert left == []

@@ -20,7 +20,7 @@ async def listed(store: FileStore, tenant: str, purpose: str | None = None) -> l
 
 @pytest.fixture
 def store(line: Line, prefix: str) -> FileStore:
-    return FileStore(line, prefix, seconds=600, tenant_bytes=4096, all_bytes=6000)
+    return FileStore(line, prefix, seconds=600, tenant_bytes=8192, all_bytes=12_000)
 
 
 async def test_lines_are_cut_wherever_pieces_end(store: FileStore) -> None:
@@ -47,13 +47,30 @@ def test_pieces_are_the_data() -> None:
 async def test_there_is_room_for_so_much(store: FileStore) -> None:
     for tenant, number in (("a", 1), ("b", 2)):
         await store.put(tenant, about(number))
-    await store.append("a", str(about(1)["id"]), [bytes(3000)])
+    await store.append("a", str(about(1)["id"]), [bytes(6000)])
     with pytest.raises(Overloaded):
-        await store.append("a", str(about(1)["id"]), [bytes(1000)])
+        await store.append("a", str(about(1)["id"]), [bytes(1500)])
     with pytest.raises(Overloaded):
-        await store.append("b", str(about(2)["id"]), [bytes(2500)])
+        await store.append("b", str(about(2)["id"]), [bytes(4500)])
     assert await store.delete("a", str(about(1)["id"]))
-    await store.append("b", str(about(2)["id"]), [bytes(2500)])
+    await store.append("b", str(about(2)["id"]), [bytes(4500)])
+
+
+@pytest.mark.parametrize("filename", ["a.jsonl", "é" * 255])
+async def test_what_files_take_in_redis_is_what_is_counted(line: Line, prefix: str, filename: str) -> None:
+    store = FileStore(line, prefix, seconds=600, tenant_bytes=2**24, all_bytes=2**24)
+    for number in range(200):
+        await store.put("tenant", about(number), listed=False)
+        await store.append("tenant", str(about(number)["id"]), [bytes(100)] * (number % 3))
+        await store.put("tenant", about(number) | {"filename": filename})
+    (names,) = await line.execute(("KEYS", f"{prefix}*"))
+    used = await line.execute(*(("MEMORY", "USAGE", name, "SAMPLES", "0") for name in names))
+    (counted,) = await line.execute(("HGET", f"{prefix}files:used", ""))
+    assert int(counted) / 2 < sum(used) <= int(counted)
+    for number in range(200):
+        await store.delete("tenant", str(about(number)["id"]))
+    (left,) = await line.execute(("KEYS", f"{prefix}*"))
+    assert left == []
 
 
 async def test_nothing_is_left_of_what_has_run_out(store: FileStore, line: Line, prefix: str) -> None:

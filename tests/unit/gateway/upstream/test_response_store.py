@@ -85,6 +85,19 @@ async def test_nothing_is_left_of_what_has_run_out(line: Line, prefix: str) -> N
     assert left == []
 
 
+@pytest.mark.parametrize("events", [0, 1, 40])
+async def test_what_responses_take_in_redis_is_what_is_counted(line: Line, prefix: str, events: int) -> None:
+    store = ResponseStore(line, prefix, seconds=600, tenant_bytes=2**24, all_bytes=2**24)
+    for number in range(100):
+        await store.put("tenant", name(number), {"a": "x" * number})
+        for event in range(events):
+            await store.append("tenant", name(number), event, [b"x" * 200])
+    (names,) = await line.execute(("KEYS", f"{prefix}*"))
+    used = await line.execute(*(("MEMORY", "USAGE", one, "SAMPLES", "0") for one in names))
+    (counted,) = await line.execute(("HGET", f"{prefix}responses:bytes", "all"))
+    assert int(counted) / 2 < sum(used) <= int(counted)
+
+
 async def members(line: Line, key: str) -> list[bytes]:
     (found,) = await line.execute(("ZRANGE", key, 0, -1))
     return list(found)
