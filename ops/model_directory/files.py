@@ -2,6 +2,7 @@
 
 import json
 import re
+import stat
 from collections.abc import Callable, Mapping
 from math import inf
 from pathlib import Path
@@ -44,8 +45,11 @@ def not_there(path: Path) -> str:
 def read_text(path: Path, most_bytes: int = MOST_BYTES) -> str:
     """What is in a file. Raises `FileError`, without reading, if that is too much."""
     try:
-        if (size := path.stat().st_size) > most_bytes:
-            raise FileError(f"{path}: {size} bytes are too many, {most_bytes} at most")
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):  # a link to a device could be read for ever
+            raise FileError(f"{path} is no file")
+        if found.st_size > most_bytes:
+            raise FileError(f"{path}: {found.st_size} bytes are too many, {most_bytes} at most")
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise FileError(f"{path} cannot be read: {error}") from error

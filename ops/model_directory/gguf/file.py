@@ -26,6 +26,8 @@ ALIGNMENT = 32
 MOST_DIMENSIONS = 4
 MOST_DEPTH = 4
 """Levels of arrays in each other."""
+MOST_FILES = 99_999
+"""Files of a split model: their names have five digits for the number."""
 
 _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 """Types of values, by their number: codes of `struct`."""
@@ -175,6 +177,8 @@ def read_gguf(path: Path) -> Gguf:
 
 def split_paths(path: Path, count: int) -> list[Path]:
     """All files of a split model, one of which is `path`: NAME-00001-of-00003.gguf. Raises `FileError`."""
+    if count > MOST_FILES:
+        raise FileError(f"{path}: split.count: {count} is more than {MOST_FILES}")
     stem = path.stem.rpartition("-of-")[0].rpartition("-")[0]
     every = [path.with_name(f"{stem}-{number:05}-of-{count:05}.gguf") for number in range(1, count + 1)]
     if path not in every:
@@ -185,6 +189,8 @@ def split_paths(path: Path, count: int) -> list[Path]:
 
 
 def _read_one(path: Path) -> tuple[dict[str, Any], dict[str, TensorPlace]]:
+    if not path.is_file():  # as a pipe, at which `open` waits
+        raise FileError(f"{path} is no file")
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _parse(_Reader(path, data), len(data))

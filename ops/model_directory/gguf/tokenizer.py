@@ -17,6 +17,9 @@ UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4
 SPACE = "▁"
 """A space, as SentencePiece writes it."""
 
+MOST_CHARACTERS = 4096
+"""Characters of a token. The longest of real ones have some hundred; each is cut everywhere to find merges."""
+
 _PIECES = ("llama", "gemma4")
 """Models whose tokens are pieces of text, with marks for spaces."""
 
@@ -28,6 +31,8 @@ def tokenizer_of(file: Gguf) -> dict[str, Any]:
     tokens: list[Any] = file.get("tokenizer.ggml.tokens", list, [])
     if not tokens or not all(isinstance(token, str) for token in tokens):
         raise file.wrong("tokenizer.ggml.tokens", "a list of texts is needed")
+    if (longest := max(map(len, tokens))) > MOST_CHARACTERS:
+        raise file.wrong("tokenizer.ggml.tokens", f"one has {longest} characters, {MOST_CHARACTERS} at most")
     types: list[Any] = file.get("tokenizer.ggml.token_type", list, [])
     kind = file.get("tokenizer.ggml.model", str)
     if kind == "gpt2":

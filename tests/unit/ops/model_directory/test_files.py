@@ -1,6 +1,7 @@
 """Files that their author made to break who reads them: each is one line that names what is wrong."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,17 @@ def test_what_no_model_has_is_one_line_that_names_it(path: Path, content: str, w
     assert what in str(refused.value)
     assert "\n" not in str(refused.value)
     assert len(str(refused.value)) < 400
+
+
+def test_what_is_no_file_is_not_read(path: Path) -> None:
+    """A device has zeros without an end, and a pipe has nothing."""
+    path.symlink_to("/dev/zero")
+    with pytest.raises(FileError, match=r"config\.json is no file"):
+        read_config(path)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(FileError, match=r"config\.json is no file"):
+        read_config(path)
 
 
 def test_a_huge_file_is_not_read(path: Path) -> None:

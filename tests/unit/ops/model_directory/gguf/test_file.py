@@ -1,5 +1,6 @@
 """Headers of GGUF files, also of wrong ones: each error is one line that names the file."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,7 @@ def test_a_file_that_ends_anywhere_is_refused(tmp_path: Path) -> None:
         ({}, {"a": (0, (1, 1, 1, 1, 1), bytes(4))}, "tensor a has 5 dimensions"),
         ({"general.alignment": 7}, {}, "general.alignment: 7 is not a multiple of 8"),
         ({"split.count": 3}, {}, "split.count: 3, but the file is not named"),
+        ({"split.count": 2**31 - 1}, {}, "split.count: 2147483647 is more than 99999"),
     ],
 )
 def test_wrong_files(tmp_path: Path, values: Any, tensors: Any, message: str) -> None:
@@ -90,6 +92,12 @@ def test_other_files(tmp_path: Path, content: bytes, message: str) -> None:
     path.write_bytes(content)
     with pytest.raises(FileError, match=message):
         read_gguf(path)
+
+
+def test_a_pipe_is_no_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.gguf")
+    with pytest.raises(FileError, match="is no file"):
+        read_gguf(tmp_path / "pipe.gguf")
 
 
 def test_a_value_of_another_type(tmp_path: Path) -> None:

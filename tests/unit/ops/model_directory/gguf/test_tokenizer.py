@@ -253,6 +253,7 @@ def test_named_tokens_and_template(tmp_path: Path) -> None:
     [
         ({"tokenizer.ggml.model": "bert"}, r"tokenizer\.ggml\.model: 'bert' is not supported"),
         ({"tokenizer.ggml.tokens": []}, r"tokenizer\.ggml\.tokens: a list of texts is needed"),
+        ({"tokenizer.ggml.tokens": ["a" * 10**6]}, r"tokenizer\.ggml\.tokens: one has 1000000 characters"),
         ({"tokenizer.ggml.scores": [1.0]}, r"tokenizer\.ggml\.scores: 1, but there are"),
         ({"tokenizer.ggml.bos_token_id": 10**6}, r"tokenizer\.ggml\.bos_token_id: 1000000, but there are"),
     ],
