@@ -18,7 +18,7 @@ SPACE = "▁"
 """A space, as SentencePiece writes it."""
 
 MOST_CHARACTERS = 4096
-"""Characters of a token. The longest of real ones have some hundred; each is cut everywhere to find merges."""
+"""Characters of a token. Real ones have some hundred at most. Each is cut everywhere to find merges."""
 
 _PIECES = ("llama", "gemma4")
 """Models whose tokens are pieces of text, with marks for spaces."""
