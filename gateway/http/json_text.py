@@ -3,14 +3,15 @@
 import re
 from typing import Any
 
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
-# Behind an even number of backslashes: a pair of halves, which is a character, or one half.
+_HEX = rb"[\da-fA-F]{2}"
+# A pair of halves, which is a character, or one half. All begin alike: the rest of a text is passed fast.
 _HALVES = re.compile(
-    rb"(?<!\\)(?P<before>(?:\\\\)*+)"
-    rb"(?:\\u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2}|(?P<half>\\u[dD][89a-fA-F][\da-fA-F]{2}))"
+    rb"\\u[dD](?:[89abAB]" + _HEX + rb"(?P<pair>\\u[dD][c-fC-F]" + _HEX + rb")?|[c-fC-F]" + _HEX + rb")"
 )
-
+MAX_HALVES = 2**20
+"""Halves and pairs of them in a text that is mended: more than there are characters in any prompt."""
 
 _MARK = "\ufeff".encode()
 """With it editors of Windows begin a text (RFC 8259, section 8.1)."""
@@ -22,10 +23,33 @@ def value_of(raw: bytes) -> Any:
     try:
         return from_json(raw, allow_inf_nan=False)
     except ValueError:
-        fixed = _HALVES.sub(lambda found: found["before"] + b"\\ufffd" if found["half"] else found[0], raw)
-        if fixed == raw:
+        if (mended := _mended(raw)) is None:
             raise
-        return from_json(fixed, allow_inf_nan=False)
+        return from_json(mended, allow_inf_nan=False)
+
+
+def _mended(raw: bytes) -> bytes | None:
+    """The text with U+FFFD for each half; None if it has none, or too many."""
+    parts: list[bytes] = []
+    end = place = 0
+    for _ in range(MAX_HALVES):
+        if (found := _HALVES.search(raw, place)) is None:
+            return b"".join([*parts, raw[end:]]) if parts else None
+        before = raw[place : found.start()]
+        if (len(before) - len(before.rstrip(b"\\"))) % 2:  # a backslash that is escaped, and a "u"
+            place = found.start() + 2
+            continue
+        place = found.end()
+        if found["pair"] is None:
+            parts += [raw[end : found.start()], b"\\ufffd"]
+            end = place
+    return None
+
+
+def text_of(value: Any) -> bytes:
+    """The JSON text of a value that `value_of` gave. One with an infinite number, as of 1e999, is refused by who
+    reads it."""
+    return to_json(value, inf_nan_mode="constants")
 
 
 def whole(text: str) -> str:

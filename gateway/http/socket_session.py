@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 
-from pydantic_core import to_json
 from starlette.types import ASGIApp, Message, Receive, Scope
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
@@ -25,6 +24,7 @@ from gateway.http.frames import (
     event_frame,
     read_frame,
 )
+from gateway.http.json_text import text_of
 from gateway.http.own_requests import json_post
 from gateway.parsing import parsed
 
@@ -96,7 +96,7 @@ class SocketSession:
         elif (refusal := self._refusal(frame)) is not None:
             await _say(self._socket, error_frame(refusal, frame.id))
         else:
-            self._begin(frame)
+            self._begin(frame, await parsed(len(text), lambda: text_of(frame.body)))
 
     def _refusal(self, frame: RequestFrame) -> GatewayError | None:
         if frame.id in self._requests:
@@ -105,7 +105,7 @@ class SocketSession:
             return Overloaded(f"A socket has at most {MAX_AT_ONCE} requests under way.")
         return None
 
-    def _begin(self, frame: RequestFrame) -> None:
+    def _begin(self, frame: RequestFrame, body: bytes) -> None:
         headers = {name: value for name, value in self._socket.scope["headers"] if name in _COPIED}
         if self._key is not None:
             headers[b"authorization"] = b"Bearer " + self._key.encode()
@@ -113,7 +113,6 @@ class SocketSession:
             headers[b"idempotency-key"] = frame.idempotency_key.encode()
         request = _OwnRequest(frame.id, self._socket, lambda: self._requests.pop(frame.id, None))
         self._requests[frame.id] = request
-        body = to_json(frame.body)
         scope = json_post(frame.path, len(body), headers, come_from=self._socket.scope)
         task = asyncio.create_task(request.run(self._app, scope, body), name="request of a socket")
         self._tasks.add(task)

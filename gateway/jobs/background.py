@@ -9,8 +9,10 @@ from typing import Any
 
 from gateway.api.background import ENDED, LAST_EVENTS, BackgroundRun, failed, last_event
 from gateway.errors import Overloaded, TooLarge, Unavailable
+from gateway.http.json_text import text_of
 from gateway.http.own_requests import OwnRequests, Reply
 from gateway.jobs.continuation import Continuation
+from gateway.parsing import PART_BYTES, parsed
 from gateway.upstream.conversation_store import NOTHING_ADDED, Added
 from gateway.upstream.job_queue import Job
 from gateway.upstream.response_store import ResponseStore
@@ -51,7 +53,8 @@ class BackgroundResponses:
         if record["response"]["status"] == "queued":  # written again, it would pass for progress
             record = record | {"response": record["response"] | {"status": "in_progress"}}
             await self._store.put(job.tenant, job.id, record, job.lease)
-        body = json.dumps(record["request"] | {"input": record["input"], "stream": True}).encode()
+        asked = record["request"] | {"input": record["input"], "stream": True}
+        body = await parsed(len(record["input"]) * PART_BYTES, lambda: text_of(asked))
         run = BackgroundRun(record["response"]["created_at"])
         state = {"request_id": job.id.removeprefix("resp_"), "run": run}
         while True:

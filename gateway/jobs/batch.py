@@ -18,7 +18,7 @@ from gateway.api.batches import ENDED
 from gateway.errors import BadRequest, Overloaded, Unavailable
 from gateway.http.body_memory import MAX_BODY_BYTES
 from gateway.http.counts import check_counts
-from gateway.http.json_text import value_of
+from gateway.http.json_text import text_of, value_of
 from gateway.http.own_requests import OwnRequests
 from gateway.jobs.background import MOST_TAKES
 from gateway.parsing import parsed
@@ -147,7 +147,7 @@ class BatchWork:
     async def _ask(self, job: Job, endpoint: str, line: bytes) -> tuple[str, bytes]:
         """The outcome of a line, and its result."""
         request = await _parsed(line, endpoint)
-        body = json.dumps({"user": USER} | request["body"]).encode()
+        body = await parsed(len(line), lambda: text_of({"user": USER} | request["body"]))
         while True:
             async with self._own.ask(endpoint, body, job.behalf, {"late": True}) as reply:
                 if (wait := reply.again_in) is None:

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from gateway.http.json_text import value_of, whole
+from gateway.http import json_text
+from gateway.http.json_text import text_of, value_of, whole
 
 
 @pytest.mark.parametrize(
@@ -19,6 +20,7 @@ from gateway.http.json_text import value_of, whole
         (r'"\\ud83d"', r"\ud83d"),
         (r'"\\\ud83dé"', "\\\ufffdé"),
         (r'"\\\\ud83d\ud83d\uDE00\n\udc00\\"', "\\\\ud83d😀\n\ufffd\\"),
+        (r'"\\ud83d\ude00"', "\\ud83d\ufffd"),
         (r'{"\ud83d": [0.1, 123456789012345678901234567890, true, null]}', None),
     ],
 )
@@ -58,6 +60,29 @@ def test_a_long_hostile_text_takes_no_time():
         with contextlib.suppress(ValueError):
             value_of(b'"' + raw + b'\\ud83d"')
         assert time.perf_counter() - begun < 5
+
+
+def test_a_value_is_written_as_it_was():
+    value = {"a": [1, 123456789012345678901234567890, 0.1, "😀\u2028\0", None, True]}
+    assert value_of(text_of(value)) == value
+    with pytest.raises(ValueError, match="at line 1"):
+        value_of(text_of(value_of(b"[1e999]")))
+
+
+def test_a_text_that_is_no_json_is_refused_at_once():
+    """Nothing else in the process goes on while an expression is searched for."""
+    for raw in (b"9" * 10**7, b"[" * 10**7, b'"' + b"\\n" * 5 * 10**6):
+        begun = time.perf_counter()
+        with pytest.raises(ValueError, match="at line 1"):
+            value_of(raw)
+        assert time.perf_counter() - begun < 0.5
+
+
+def test_no_more_halves_are_mended_than_a_prompt_has(monkeypatch):
+    monkeypatch.setattr(json_text, "MAX_HALVES", 3)
+    assert value_of(rb'"\ud83d\ude00\ud83d"') == "😀\ufffd"
+    with pytest.raises(ValueError, match="at line 1"):
+        value_of(rb'"\ud83d\ude00\ud83d\ud83d"')
 
 
 def test_whole_texts_stay_as_they_are():
