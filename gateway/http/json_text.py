@@ -47,8 +47,7 @@ def _mended(raw: bytes) -> bytes | None:
 
 
 def text_of(value: Any) -> bytes:
-    """The JSON text of a value that `value_of` gave. One with an infinite number, as of 1e999, is refused by who
-    reads it."""
+    """The JSON text of a value that `value_of` gave. Who reads one refuses infinite numbers, as of 1e999."""
     return to_json(value, inf_nan_mode="constants")
 
 
