@@ -5,6 +5,7 @@ threads run meanwhile: callers keep it off their event loops, and bound how many
 """
 
 import io
+import math
 import re
 import warnings
 from functools import cache
@@ -23,6 +24,8 @@ MAX_SIDE = 65_535
 """Pixels of a side of an image."""
 MAX_SCANS = 100
 """Scans of a JPEG file, each of which may take as long as the whole image. Progressive files have ten."""
+MAX_SCANNED = 16 * MAX_PIXELS
+"""Pixels of all scans: some seconds."""
 MAX_SEGMENTS = 2**12
 """Segments of a JPEG file that are looked at to count its scans."""
 _SCAN = b"\xff\xda"
@@ -64,6 +67,7 @@ def opened(data: bytes) -> "Image.Image":
 def _decoded(data: bytes) -> "Image.Image":
     """The image as its file has it. Raises `ImageError`."""
     pillow = _pillow()
+    _check_webp(data)
     try:
         image: Image.Image = pillow.open(io.BytesIO(data), formats=FORMATS)
     except pillow.DecompressionBombError as error:
@@ -72,12 +76,10 @@ def _decoded(data: bytes) -> "Image.Image":
         raise
     except Exception as error:  # whatever the code for a format raises over a file that is none
         raise ImageError(f"an image is in none of the formats {', '.join(FORMATS)}") from error
-    width, height = image.size
-    if width * height > MAX_PIXELS or max(width, height) > MAX_SIDE:
-        bounds = f"it may have {MAX_PIXELS} in all, and {MAX_SIDE} a side"
-        raise ImageError(f"an image has {width} by {height} pixels: {bounds}")
-    if image.format in ("JPEG", "MPO") and data.count(_SCAN) > MAX_SCANS and _has_many_scans(data):
-        raise ImageError(f"an image in the format JPEG has more than {MAX_SCANS} scans")
+    _check_size(*image.size)
+    most = min(MAX_SCANS, MAX_SCANNED // max(1, math.prod(image.size)))
+    if image.format in ("JPEG", "MPO") and data.count(_SCAN) > most and _has_more_scans(data, most):
+        raise ImageError(f"an image in the format JPEG has more than {most} scans")
     try:
         image.load()
     except MemoryError:
@@ -87,15 +89,34 @@ def _decoded(data: bytes) -> "Image.Image":
     return image
 
 
-def _has_many_scans(data: bytes) -> bool:
-    """Whether the first image of a JPEG file has more than `MAX_SCANS` scans, or too many segments."""
+def _check_size(width: int, height: int) -> None:
+    if width * height > MAX_PIXELS or max(width, height) > MAX_SIDE:
+        bounds = f"it may have {MAX_PIXELS} in all, and {MAX_SIDE} a side"
+        raise ImageError(f"an image has {width} by {height} pixels: {bounds}")
+
+
+def _check_webp(data: bytes) -> None:
+    """Raises `ImageError`. Pillow takes memory for all pixels of such a file before it says how many."""
+    match data[8:16]:
+        case b"WEBPVP8X":
+            _check_size(1 + int.from_bytes(data[24:27], "little"), 1 + int.from_bytes(data[27:30], "little"))
+        case b"WEBPVP8L":
+            bits = int.from_bytes(data[21:25], "little")
+            _check_size(1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF))
+        case b"WEBPVP8 ":
+            sides = int.from_bytes(data[26:30], "little")
+            _check_size(sides & 0x3FFF, sides >> 16 & 0x3FFF)
+
+
+def _has_more_scans(data: bytes, most: int) -> bool:
+    """Whether the first image of a JPEG file has more scans than `most`, or too many segments."""
     scans, at = 0, 0
     for _ in range(MAX_SEGMENTS):
         found = _SEGMENT.search(data, at)
         if found is None or found[0] == _END:
             return False
         scans += found[0] == _SCAN
-        if scans > MAX_SCANS:
+        if scans > most:
             return True
         at = found.end() + max(2, int.from_bytes(data[found.end() : found.end() + 2]))
     return True

@@ -159,6 +159,51 @@ def test_many_scans_are_refused() -> None:
         measured(data[:begin] + data[begin:-2] * 100 + data[-2:])
 
 
+def test_scans_of_large_images_are_fewer() -> None:
+    """64 million pixels may be scanned 16 times."""
+    data = file_of(Image.new("L", (8000, 7000)), "JPEG", progressive=True)
+    begin, scans = data.rindex(b"\xff\xda"), data.count(b"\xff\xda")
+    assert measured(data) == (8000, 7000)
+    with pytest.raises(ImageError, match="more than 18 scans"):
+        measured(data[:begin] + data[begin:-2] * (20 - scans) + data[-2:])
+
+
+def webp_of(kind: bytes, side: int) -> bytes:
+    """The head of a WebP file with such a first part, of `side` by `side` pixels."""
+    whole, sides = (side - 1).to_bytes(3, "little"), side.to_bytes(2, "little")
+    head = {
+        b"VP8X": bytes(4) + whole + whole,
+        b"VP8L": b"\x2f" + ((side - 1) * (1 + 2**14)).to_bytes(4, "little"),
+        b"VP8 ": b"\x10\x00\x00\x9d\x01\x2a" + sides + sides,
+    }[kind]
+    return b"RIFF\x00\x00\x00\x00WEBP" + kind + len(head).to_bytes(4, "little") + head
+
+
+@pytest.mark.parametrize("kind", [b"VP8X", b"VP8L", b"VP8 "])
+def test_a_large_file_of_webp_is_refused_before_there_is_memory_for_it(
+    kind: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[int]()
+    monkeypatch.setattr(image_files._pillow(), "open", lambda *_, **__: asked.append(1))
+    with pytest.raises(ImageError, match="16383 by 16383 pixels"):
+        measured(webp_of(kind, 16383))
+    assert not asked
+
+
+@pytest.mark.parametrize("kind", [b"VP8X", b"VP8L", b"VP8 "])
+def test_the_sides_of_a_file_of_webp_are_those_that_pillow_finds(
+    kind: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    several = {"save_all": True, "append_images": [Image.new("RGB", (6, 4), WHITE)]}
+    options: dict[str, Any] = {"lossless": True} if kind == b"VP8L" else several if kind == b"VP8X" else {}
+    data = file_of(corners(), "WEBP", **options)
+    assert data[12:16] == kind
+    found = list[tuple[int, int]]()
+    monkeypatch.setattr(image_files, "_check_size", lambda *size: found.append(size))
+    assert measured(data) == (6, 4)
+    assert found == [(6, 4), (6, 4)]
+
+
 def test_segments_are_not_looked_at_without_end() -> None:
     data = file_of(corners(), "JPEG", comment=b"\xff\xda" * 200)
     assert measured(data) == (6, 4)
