@@ -42,8 +42,9 @@ local function files_use(base, tenant, more)
 end
 local function files_drop(base, tenant, id)
   local place = files_place(tenant, id)
-  local about, size = unpack(redis.call('HMGET', base .. 'one:' .. place, 'about', 'bytes'))
-  redis.call('DEL', base .. 'one:' .. place, base .. 'data:' .. place)
+  local key = base .. 'one:' .. place
+  local about, size = redis.call('HGET', key, 'about'), redis.call('HGET', key, 'bytes')
+  redis.call('DEL', key, base .. 'data:' .. place)
   for _, list in ipairs({'of', 'batch', 'batch_output'}) do
     redis.call('ZREM', base .. list .. ':' .. tenant, id)
   end
