@@ -9,6 +9,7 @@
 """
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -21,8 +22,10 @@ from gateway.http.body_memory import Held
 
 SMALL_BYTES = 2**16
 """Bytes of a message that anybody may send, and that do not count."""
-PIECE_BYTES = 2**12
-"""Bytes that are parsed at once."""
+PIECE_BYTES = 2**8
+"""Bytes that are parsed at once: up to 43 frames."""
+TURN_SECONDS = 0.001
+"""Time after which others have their turn. What has come at once may be 40,000 frames."""
 
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):
@@ -53,6 +56,8 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self._wanted = True
         """The application waits for a message, or has not taken any yet."""
         self._held: Held | None = None
+        self._later: asyncio.Handle | None = None
+        """The next turn to parse."""
 
     def hold_messages(self, held: Held) -> None:
         """For the application: the client may send large messages from now on. `held` counts each one until
@@ -83,6 +88,8 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             self._wanted = True
             self._count(self._unfinished)
             self._go_on()
+        if not self.queue.empty():
+            await asyncio.sleep(0)  # others have their turn before each message
         message = await super().receive()
         self._wanted = False
         self._pace()
@@ -94,14 +101,22 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         return self.writable.is_set() and (asked or self.close_sent) and not self.transport.is_closing()
 
     def _go_on(self) -> None:
-        """Parse what has come."""
+        """Parse what has come, in turns with other connections."""
+        end = time.monotonic() + TURN_SECONDS
         while self._unread and self._may_go_on:
             piece = bytes(self._unread[:PIECE_BYTES])
             del self._unread[:PIECE_BYTES]
             super().data_received(piece)
             if not self.read_paused:
                 self._count(self._unfinished)
+            if time.monotonic() >= end:
+                self._later = self._later or self.loop.call_soon(self._in_turn)
+                break
         self._pace()
+
+    def _in_turn(self) -> None:
+        self._later = None
+        self._go_on()
 
     def _pace(self) -> None:
         """Read no more than is parsed."""

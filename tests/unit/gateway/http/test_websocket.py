@@ -10,6 +10,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
+from gateway.http import websocket
 from gateway.http.body_memory import BodyMemory, Held
 from gateway.http.websocket import PIECE_BYTES, WebSocketProtocol
 from tests.unit.gateway.conftest import serving
@@ -235,13 +236,30 @@ async def test_messages_that_nobody_takes_yet_are_not_parsed():
 
 
 async def test_all_messages_of_a_read_are_taken():
-    app = App()
+    app, turns = App(), 0
     async with opened(app) as made:
         made.data_received(b"".join(frame(TEXT, b"%d" % number) for number in range(5000)))
         async with asyncio.timeout(60):
             while len(app.taken) < 5000:
                 await asyncio.sleep(0)
+                turns += 1
     assert app.taken == [str(number) for number in range(5000)]
+    assert turns >= 4000, "others had their turns meanwhile"
+
+
+@pytest.mark.parametrize("short", [frame(PING, b""), frame(CONTINUATION, b"", last=False)])
+async def test_short_frames_leave_turns_to_others(short, monkeypatch):
+    """A read may bring 40,000 of them, which take seconds."""
+    monkeypatch.setattr(websocket, "TURN_SECONDS", 0)
+    app, turns = App(), 0
+    async with opened(app) as made:
+        made.data_received(frame(TEXT, b"a", last=False) + short * 5000 + frame(CONTINUATION, b"b"))
+        async with asyncio.timeout(60):
+            while not app.taken:
+                await asyncio.sleep(0)
+                turns += 1
+    assert app.taken == ["ab"]
+    assert turns >= 5000 * len(short) // PIECE_BYTES
 
 
 @pytest.mark.parametrize("piece", [b"", b"ab"])
