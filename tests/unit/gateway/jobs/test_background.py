@@ -11,7 +11,6 @@ import pytest
 from gateway.api.background import ENDED
 from gateway.api.responses_answer_schema import RESPONSE_EVENTS, ResponseAnswer
 from gateway.behalf import Behalf
-from gateway.followers import Followers
 from gateway.http import sse
 from gateway.jobs.background import MOST_TAKES
 from proto.tokenizer_pb2 import PromptInfo, TextChunk
@@ -283,23 +282,6 @@ async def test_what_is_refused_at_once(fleet):
         await gateway.client.responses.create(model="m", input="And?", previous_response_id=made[0].id)
     (kept,) = await fleet.line.execute(("ZCARD", f"{fleet.prefix}responses:all"))
     assert kept == MOST, "what was refused is not kept"
-
-
-async def test_one_tenant_does_not_take_all_places_to_follow_at(fleet, stores):
-    """Each follower takes a connection to Redis, and a part of each event's time."""
-    gateway, other = await fleet.start(works=False), await fleet.start("b", works=False)
-    stores.responses.followers = Followers(3)
-    made, its = [await one.client.responses.create(**ASK) for one in (gateway, other)]
-    async with gateway.http.stream("GET", f"/v1/responses/{made.id}?stream=true") as first:
-        assert first.status_code == 200
-        refused = await gateway.http.get(f"/v1/responses/{made.id}?stream=true")
-        assert refused.status_code == 429
-        with pytest.raises(openai.RateLimitError):
-            await gateway.client.responses.create(**ASK, stream=True)
-        async with other.http.stream("GET", f"/v1/responses/{its.id}?stream=true") as second:
-            assert second.status_code == 200
-    (kept,) = await fleet.line.execute(("ZCARD", f"{fleet.prefix}responses:all"))
-    assert kept == 2, "what was refused is not kept"
 
 
 async def test_errors_of_the_services_are_the_response_s(fleet):
