@@ -38,7 +38,6 @@ BLOCK_SECONDS = 1.0
 """Time between two looks at a claim, while nothing of its answer comes."""
 MOST_UNANSWERED = 1024
 """Owners of claims without a reply that a gateway remembers, the latest."""
-
 KEYS_BYTES = 6144
 """Bytes that an answer's keys take in Redis beside the answer: 4.9 to 5.5 KB were measured, of which 4 KiB
 are room at the end of its stream."""
