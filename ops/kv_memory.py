@@ -18,6 +18,7 @@ from gpu_worker.models.wrapped import language_part
 from ops.model_directory import files
 from ops.model_directory.encoder import encoder_family
 from ops.model_directory.gguf.file import read_gguf
+from ops.model_directory.weight_files import weight_files
 
 _MAX_HEADER = 100 * 2**20  # the safetensors format allows no longer one
 _BITS = {"BOOL": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}  # of others the name ends with the bits
@@ -155,7 +156,7 @@ def _pages(config: Mapping[str, Any], layers: int, kv_heads: int, head_dim: int)
 
 def weights_bytes(model: Path) -> int:
     """Bytes of all tensors as stored, from the files' headers alone. Raises ModelFilesError."""
-    weights = sorted(model.glob("*.safetensors"))
+    weights = weight_files(model)
     if not weights and (gguf := sorted(model.glob("*.gguf"))):
         try:
             return sum(place.nbytes for place in read_gguf(gguf[0].resolve()).tensors.values())

@@ -19,6 +19,7 @@ from gpu_worker.models.gguf_tensors import GgufTensors
 from gpu_worker.models.stacked import single_experts
 from gpu_worker.models.wrapped import language_tensors
 from ops.model_directory.files import FileError, not_there, read_json
+from ops.model_directory.weight_files import weight_files
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
@@ -304,7 +305,7 @@ def open_checkpoint(
 
 def is_gguf(directory: Path) -> bool:
     """Whether the weights of a directory are in GGUF files."""
-    return any(directory.glob("*.gguf")) and not any(directory.glob("*.safetensors"))
+    return any(directory.glob("*.gguf")) and not weight_files(directory)
 
 
 def _usual(name: str, aliases: Mapping[str, str]) -> str:

@@ -22,6 +22,7 @@ from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.backend import instruction_set
 from ops.model_directory.grammars import VERSION as GRAMMARS
 from ops.model_directory.vision import PROCESSOR_FILES
+from ops.model_directory.weight_files import weight_files
 
 SAMPLES = 64
 """Places in each file of weights that are looked at."""
@@ -76,7 +77,7 @@ def weights_of(directory: Path) -> bytes:
         path = directory / name
         content = path.read_bytes() if path.is_file() else b""
         found.update(f"{name} {len(content)} ".encode() + content)
-    for path in sorted((*directory.glob("*.safetensors"), *directory.glob("*.gguf"))):
+    for path in sorted((*weight_files(directory), *directory.glob("*.gguf"))):
         size = path.stat().st_size
         found.update(f"{path.name} {size} ".encode())
         with path.open("rb") as file:

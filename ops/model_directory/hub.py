@@ -11,12 +11,13 @@ from pathlib import Path
 
 from ops.model_directory.files import FileError
 from ops.model_directory.gguf.directory import SUFFIX, as_directory, gguf_name, gguf_of
-from ops.model_directory.tiktoken_ranks import RANKS, has_ranks, with_tokenizer
+from ops.model_directory.tokenizer_files import made
+from ops.model_directory.weight_files import check_form, weight_files
 from ops.runtime.errors import StartError
 
 WEIGHTS = ["model*.safetensors", "[0-9]*_Dense/model.safetensors"]
 """The model's weights, and those of layers after its pooling (`dense.py`)."""
-FILES = ["*.json", "*.jinja", RANKS]
+FILES = ["*.json", "*.jinja", *made.FILES]
 """What is fetched, with the weights or without: never code or pickles, nor what some repositories have
 besides, the same weights once more under another name."""
 
@@ -55,7 +56,7 @@ def fetched(model: Path, say: Callable[[str], object] = lambda line: None, weigh
     """The directory of a model; an id's is in the library's cache, and fetched if it is not there yet.
 
     A path that is no id stays as it is, whether there is anything or not; but a GGUF file becomes a directory
-    (`gguf/directory.py`), and a directory without a tokenizer.json may get one (`tiktoken_ranks.py`).
+    (`gguf/directory.py`), and a directory without a tokenizer.json may get one (`tokenizer_files/made.py`).
 
     `weights`: whether they are fetched, too. Raises `HubError`.
     """
@@ -67,11 +68,12 @@ def fetched(model: Path, say: Callable[[str], object] = lambda line: None, weigh
         except FileError as error:
             raise HubError(str(error)) from error
     directory = _downloaded(model, [*FILES, *WEIGHTS] if weights else FILES, say)
-    if weights and not any(directory.glob("*.safetensors")):
+    if weights and not weight_files(directory):
         from huggingface_hub import constants
 
         raise HubError(
-            f"{model}: {constants.ENDPOINT} has no model*.safetensors of it; pickles are never fetched"
+            f"{model}: {constants.ENDPOINT} has no model*.safetensors of it; "
+            "pickles are never fetched, nor is consolidated.safetensors"
         )
     try:
         return _complete(directory)
@@ -106,7 +108,8 @@ def _downloaded(model: Path, files: Sequence[str], say: Callable[[str], object])
 
 
 def _complete(directory: Path) -> Path:
-    return with_tokenizer(directory) if has_ranks(directory) else directory
+    check_form(directory)
+    return made.with_tokenizer(directory)
 
 
 def _reason(error: Exception, endpoint: str, cache: str) -> str:

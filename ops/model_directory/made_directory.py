@@ -24,7 +24,7 @@ def made_directory(
 
     `kind`: what it is made of, and in which version; a part of its path. `links`: files that it links to; it
     is another directory if one of them has another size or time of change. `contents`: makes the contents of
-    its own files, as JSON, by their names. Raises `FileError`.
+    its own files, as JSON, by their names; they stand for files with these names. Raises `FileError`.
     """
     files = sorted(links)
     marks = [f"{path} {(stat := path.stat()).st_size} {stat.st_mtime_ns}" for path in files]
@@ -41,12 +41,14 @@ def made_directory(
             for file, content in made_of.items():
                 (made / file).parent.mkdir(exist_ok=True)
                 (made / file).write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
-            for path in files:
+            for path in (path for path in files if path.name not in made_of):
                 (made / path.name).symlink_to(path)
             made.chmod(0o755)
             made.rename(directory)
         finally:
             shutil.rmtree(made, ignore_errors=True)
+    except UnicodeEncodeError as error:
+        raise FileError(f"{model}: half of a character is no text: {error}") from error
     except OSError as error:
         if not directory.is_dir():  # another process was first
             raise FileError(f"{model}: its configuration cannot be kept: {error}") from error

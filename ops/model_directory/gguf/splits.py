@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+from ops.model_directory.tokenizer_json import Split
+
 _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _REST = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 _LLAMA3 = rf"{_WORDS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_REST}"
@@ -60,7 +62,7 @@ _KIMI = (
     rf"|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_REST}"
 )
 
-SPLITS: Mapping[str, tuple[tuple[str, ...], bool]] = {
+SPLITS: Mapping[str, Split] = {
     **dict.fromkeys(("gpt-2", "default", "phi-2", "mpt", "olmo", "roberta-bpe", "jais"), ((), True)),
     **dict.fromkeys(("gigachat", "a.x-4.0", "mellum", "trillion", "granite-docling"), ((), True)),
     **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone"), ((_DIGIT,), True)),
@@ -81,8 +83,7 @@ SPLITS: Mapping[str, tuple[tuple[str, ...], bool]] = {
     "viking": ((_BLOOM, _DIGIT), False),
     "seed-coder": ((_SEED_CODER,), False),
 }
-"""How text is split before byte-level BPE, by `tokenizer.ggml.pre`: regular expressions, each of which splits
-the parts of the one before it, and whether GPT-2's splits them at last."""
+"""How text is split, by `tokenizer.ggml.pre`."""
 
 WHOLE_MERGES = (
     *("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "midm-2.0", "lfm2"),

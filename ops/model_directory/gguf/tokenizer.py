@@ -10,12 +10,10 @@ from typing import Any
 
 from ops.model_directory.gguf.file import Gguf
 from ops.model_directory.gguf.splits import BEGINS, COMPOSED, SPLITS, WHOLE_MERGES
+from ops.model_directory.tokenizer_json import SPACE, Token, byte_level, merges_of, pieces, tokenizer_json
 
 UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4
 """Types of tokens."""
-
-SPACE = "▁"
-"""A space, as SentencePiece writes it."""
 
 MOST_CHARACTERS = 4096
 """Characters of a token. Real ones have some hundred at most. Each is cut everywhere to find merges."""
@@ -44,24 +42,15 @@ def tokenizer_of(file: Gguf) -> dict[str, Any]:
         raise file.wrong("tokenizer.ggml.model", f"{kind!r} is not supported (gpt2, llama, gemma4)")
     special = {UNKNOWN, CONTROL} if kind in _PIECES else {CONTROL}
     vocabulary = model["model"]["vocab"]
-    added = [
-        {
-            "id": number,
-            "content": token,
-            **dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False),
-            "special": each in special,
-        }
+    added = (
+        (number, token, each in special)
         for number, (token, each) in enumerate(zip(tokens, types, strict=False))
         if each in (*special, USER_DEFINED) and token and vocabulary[token] == number
-    ]
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": added,
-        **model,
-        "post_processor": _post_processor(file, tokens, begins=_begins(file, kind)),
-    }
+    )
+    begins, ends = _begins(file, kind), file.get("tokenizer.ggml.add_eos_token", bool, False)
+    first = _named(file, "tokenizer.ggml.bos_token_id", tokens) if begins else None
+    last = _named(file, "tokenizer.ggml.eos_token_id", tokens) if ends else None
+    return tokenizer_json(added, model, first, last)
 
 
 def tokenizer_config_of(file: Gguf) -> dict[str, Any]:
@@ -86,75 +75,27 @@ def _token(file: Gguf, key: str, tokens: Sequence[str]) -> int | None:
     return number
 
 
+def _named(file: Gguf, key: str, tokens: Sequence[str]) -> Token | None:
+    number = _token(file, key, tokens)
+    return None if number is None else (number, tokens[number])
+
+
 def _byte_level(file: Gguf, tokens: Sequence[str]) -> dict[str, Any]:
     name = file.get("tokenizer.ggml.pre", str, "default")
     if name not in SPLITS:
         raise file.wrong("tokenizer.ggml.pre", f"{name!r} is not supported ({', '.join(SPLITS)})")
     vocabulary = {token: number for number, token in enumerate(tokens)}
-    found = byte_level(name, vocabulary, _known_merges(file, vocabulary), whole=name in WHOLE_MERGES)
-    return found | {"normalizer": {"type": "NFC"} if name in COMPOSED else None}
-
-
-def byte_level(
-    split: str, vocabulary: Mapping[str, int], merges: Sequence[Sequence[str]], whole: bool
-) -> dict[str, Any]:
-    """Byte-level BPE, as tokenizer.json has it.
-
-    `split`: a name in `SPLITS`. `whole`: a part that is a token is that token, whatever merges say.
-    """
-    expressions, again = SPLITS[split]
-    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": again}
-    splits = [
-        {"type": "Split", "pattern": {"Regex": each}, "behavior": "Isolated", "invert": False}
-        for each in expressions
-    ]
-    return {
-        "normalizer": None,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*splits, level]},
-        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": whole,
-            "vocab": vocabulary,
-            "merges": merges,
-        },
-    }
+    merges, whole = _known_merges(file, vocabulary), name in WHOLE_MERGES
+    return byte_level(SPLITS[name], vocabulary, merges, whole, composed=name in COMPOSED)
 
 
 def _sentence_piece(file: Gguf, tokens: Sequence[str]) -> dict[str, Any]:
     gemma = file.get("general.architecture", str, "").startswith("gemma")
     prefixed = file.get("tokenizer.ggml.add_space_prefix", bool, not gemma)
     vocabulary = {token: number for number, token in enumerate(tokens)}
-    replace = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
-    prepend = {"type": "Prepend", "prepend": SPACE}
-    back = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
-    decoders: list[dict[str, Any]] = [back, {"type": "ByteFallback"}, {"type": "Fuse"}]
-    if prefixed:
-        decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
     unknown = _token(file, "tokenizer.ggml.unknown_token_id", tokens)
-    return {
-        "normalizer": {"type": "Sequence", "normalizers": [prepend, replace]} if prefixed else replace,
-        "pre_tokenizer": None,
-        "decoder": {"type": "Sequence", "decoders": decoders},
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None if unknown is None else tokens[unknown],
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": True,
-            "byte_fallback": True,
-            "ignore_merges": False,
-            "vocab": vocabulary,
-            "merges": _merges_of_pieces(file, vocabulary, gemma),
-        },
-    }
+    text = None if unknown is None else tokens[unknown]
+    return pieces(vocabulary, _merges_of_pieces(file, vocabulary, gemma), text, prefixed)
 
 
 def _merges_of_pieces(file: Gguf, vocabulary: Mapping[str, int], gemma: bool) -> list[list[str]]:
@@ -179,47 +120,8 @@ def _known_merges(file: Gguf, vocabulary: Mapping[str, int]) -> list[list[str]]:
     ]
 
 
-def merges_of(vocabulary: Mapping[str, int], scores: Sequence[float]) -> list[list[str]]:
-    """Every pair of tokens that make a token, the pair of the token with the highest score first."""
-    found = []
-    for token, number in vocabulary.items():
-        for cut in range(1, len(token)):
-            left, right = token[:cut], token[cut:]
-            if left in vocabulary and right in vocabulary:
-                found.append((-scores[number], vocabulary[left], vocabulary[right], left, right))
-    found.sort()
-    return [[left, right] for _, _, _, left, right in found]
-
-
 def _begins(file: Gguf, kind: str) -> bool:
     """Whether texts begin with the bos token."""
     assumed = kind in _PIECES or file.get("tokenizer.ggml.pre", str) in BEGINS
     found: bool = file.get("tokenizer.ggml.add_bos_token", bool, assumed)
     return found
-
-
-def _post_processor(file: Gguf, tokens: Sequence[str], begins: bool) -> dict[str, Any] | None:
-    """Adds the tokens with which a text begins and ends."""
-    first = _token(file, "tokenizer.ggml.bos_token_id", tokens) if begins else None
-    ends = file.get("tokenizer.ggml.add_eos_token", bool, False)
-    last = _token(file, "tokenizer.ggml.eos_token_id", tokens) if ends else None
-    if first is None and last is None:
-        return None
-
-    def around(sequence: str, kind: int) -> list[dict[str, Any]]:
-        return [
-            *([] if first is None else [{"SpecialToken": {"id": tokens[first], "type_id": kind}}]),
-            {"Sequence": {"id": sequence, "type_id": kind}},
-            *([] if last is None else [{"SpecialToken": {"id": tokens[last], "type_id": kind}}]),
-        ]
-
-    added = {number for number in (first, last) if number is not None}
-    return {
-        "type": "TemplateProcessing",
-        "single": around("A", 0),
-        "pair": around("A", 0) + around("B", 1),
-        "special_tokens": {
-            tokens[number]: {"id": tokens[number], "ids": [number], "tokens": [tokens[number]]}
-            for number in sorted(added)
-        },
-    }

@@ -1,6 +1,6 @@
 """Each image that reads models has a cache that it may write, in the compose file and in the chart.
 
-What a GGUF file or tiktoken's ranks lack of a model directory is made there
+What a GGUF file, or a directory without a tokenizer.json, lacks of a model directory is made there
 (`ops/model_directory/made_directory.py`).
 """
 

@@ -17,8 +17,9 @@ from transformers.models.qwen3_5.tokenization_qwen3_5 import PRETOKENIZE_REGEX
 from ops.model_directory.files import FileError
 from ops.model_directory.gguf.file import read_gguf
 from ops.model_directory.gguf.splits import SPLITS
-from ops.model_directory.gguf.tokenizer import SPACE, merges_of, tokenizer_config_of, tokenizer_of
+from ops.model_directory.gguf.tokenizer import tokenizer_config_of, tokenizer_of
 from ops.model_directory.settings import SHIPPED_MODEL
+from ops.model_directory.tokenizer_json import SPACE, merges_of
 from tests.support.gguf import write_gguf
 
 TEXTS = (

@@ -3,16 +3,13 @@
 import json
 import re
 from base64 import b64encode
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
-import regex
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from ops.model_directory.byte_alphabet import BYTES
 from ops.model_directory.hub import HubError, fetched
 from ops.model_directory.settings import SHIPPED_DRAFT
+from tests.support.byte_tokens import TEXTS, plainly, trained
 from tokenizer_svc.tokenizer import TextModel
 
 WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
@@ -32,46 +29,9 @@ SPLIT = "|".join(
 )
 """How Kimi K2's own code splits text."""
 
-TEXTS = [
-    "The fox isn't here; it's 12345 steps away, ÆØÅ and naïve.",
-    "她住在河边，名字叫Ruby。   Two  spaces\n\n\nand lines\r\n",
-    "def f(x):\n\treturn x ** 2  # 3.14159\n",
-    "emoji 🦊🦊 \x00\x7f ﬁ Ǆ ʰ é́ 한국어 日本語カタカナ",
-    "",
-    " ",
-    "<|im_end|>told<|im_user|>user",
-]
+MARKED = "<|im_end|>told<|im_user|>user"
 SPECIAL = {"[BOS]": 0, "[EOS]": 1, "<|im_end|>": 2, "<|im_user|>": 5}
 """Text of special tokens, and how far their ids are from the first."""
-
-
-def trained() -> list[bytes]:
-    """Tokens in the order of their ranks: the bytes, and what a short training on this file merges."""
-    trainer = trainers.BpeTrainer(
-        vocab_size=700, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
-    )
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.train_from_iterator([Path(__file__).read_text(), *3 * TEXTS], trainer)
-    by_id = sorted((number, token) for token, number in tokenizer.get_vocab().items())
-    return [bytes(BYTES[character] for character in token) for _, token in by_id]
-
-
-def plainly(ranks: dict[bytes, int], text: str) -> list[int]:
-    found = []
-    for part in regex.findall(SPLIT, text, regex.V1):
-        pieces = [bytes([byte]) for byte in part.encode()]
-        while len(pieces) > 1:
-            pairs = [
-                (ranks.get(left + right, 1 << 30), place)
-                for place, (left, right) in enumerate(pairwise(pieces))
-            ]
-            rank, place = min(pairs)
-            if rank == 1 << 30:
-                break
-            pieces[place : place + 2] = [pieces[place] + pieces[place + 1]]
-        found += [ranks[piece] for piece in pieces]
-    return found
 
 
 @pytest.fixture
@@ -99,14 +59,14 @@ def test_tokens_are_those_of_tiktoken(model: Path) -> None:
     assert directory != model
     assert directory.name == model.name
     found = TextModel.load(directory)
-    for text in [*TEXTS[:-1], *Path(__file__).read_text().splitlines(keepends=True)]:
+    for text in [*TEXTS, *Path(__file__).read_text().splitlines(keepends=True)]:
         if "<|im_" in text or "[BOS]" in text or "[EOS]" in text:
             continue
-        assert found.encode(text, special=True) == plainly(ranks, text), text
+        assert found.encode(text, special=True) == plainly(ranks, SPLIT, text), text
     first = len(ranks)
-    assert found.encode(TEXTS[-1], special=True) == [
-        *(first + 2, *plainly(ranks, "told")),
-        *(first + 5, *plainly(ranks, "user")),
+    assert found.encode(MARKED, special=True) == [
+        *(first + 2, *plainly(ranks, SPLIT, "told")),
+        *(first + 5, *plainly(ranks, SPLIT, "user")),
     ]
     assert found.end_tokens == (first + 1,)
     assert found.special_tokens[f"<|reserved_token_{first + 3}|>"] == first + 3

@@ -1,0 +1,1 @@
+"""Models without a tokenizer.json, which is made of the files that they have instead."""

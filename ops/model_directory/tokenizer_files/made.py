@@ -1,0 +1,32 @@
+"""A directory without a tokenizer.json becomes one with it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ops.model_directory.made_directory import made_directory
+from ops.model_directory.tokenizer_files.tekken import TEKKEN, of_tekken
+from ops.model_directory.tokenizer_files.tiktoken_ranks import RANKS, of_ranks
+
+KIND = "tokenizer 1"
+"""The number is raised when a directory is made in another way than before."""
+_SOURCES: tuple[tuple[tuple[str, ...], Callable[[Path], dict[str, Any]]], ...] = (
+    ((TEKKEN,), of_tekken),
+    ((RANKS,), of_ranks),
+)
+"""Files that a directory may have instead, and what makes of them the contents of others, by their names."""
+FILES = tuple({name for names, _ in _SOURCES for name in names})
+
+
+def with_tokenizer(directory: Path) -> Path:
+    """The directory, or one with the same files and a tokenizer.json if it has others instead.
+
+    Raises `FileError`.
+    """
+    if (directory / "tokenizer.json").is_file():
+        return directory
+    for names, made_of in _SOURCES:
+        if all((directory / name).is_file() for name in names):
+            links = [path.absolute() for path in directory.iterdir() if path.exists()]
+            return made_directory(directory, KIND, directory.name, links, lambda: made_of(directory))  # noqa: B023
+    return directory

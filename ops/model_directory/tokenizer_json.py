@@ -1,0 +1,146 @@
+"""The parts of a tokenizer.json, for models that have their tokens in other files."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+SPACE = "▁"
+"""A space, as SentencePiece writes it."""
+
+Split = tuple[Sequence[str], bool]
+"""How text is split before byte-level BPE: regular expressions, each of which splits the parts of the one
+before it, and whether GPT-2's splits them at last."""
+Token = tuple[int, str]
+"""A token's id and text."""
+
+
+def tokenizer_json(
+    added: Iterable[tuple[int, str, bool]],
+    model: Mapping[str, Any],
+    first: Token | None = None,
+    last: Token | None = None,
+) -> dict[str, Any]:
+    """The whole file.
+
+    `added`: ids and texts of tokens that are found in texts before these are split, and whether they are
+    special. `model`: what `byte_level` or `pieces` gives. `first`, `last`: with which every text begins and
+    ends.
+    """
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {"id": number, "content": content, **flags, "special": special}
+            for number, content, special in added
+        ],
+        **model,
+        "post_processor": _around(first, last),
+    }
+
+
+def byte_level(
+    split: Split,
+    vocabulary: Mapping[str, int],
+    merges: Sequence[Sequence[str]],
+    whole: bool = False,
+    composed: bool = False,
+    prefixed: bool = False,
+) -> dict[str, Any]:
+    """Byte-level BPE.
+
+    `whole`: a part that is a token is that token, whatever merges say. `composed`: text is normalized to NFC.
+    `prefixed`: a text that does not begin with a space gets one.
+    """
+    expressions, again = split
+    level = {"type": "ByteLevel", "add_prefix_space": prefixed, "trim_offsets": True, "use_regex": again}
+    splits = [
+        {"type": "Split", "pattern": {"Regex": each}, "behavior": "Isolated", "invert": False}
+        for each in expressions
+    ]
+    return {
+        "normalizer": {"type": "NFC"} if composed else None,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*splits, level]},
+        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+        "model": _bpe(vocabulary, merges) | {"ignore_merges": whole},
+    }
+
+
+def pieces(
+    vocabulary: Mapping[str, int],
+    merges: Sequence[Sequence[str]],
+    unknown: str | None,
+    prefixed: bool,
+    once: bool = False,
+) -> dict[str, Any]:
+    """BPE of SentencePiece, whose tokens are pieces of text and single bytes.
+
+    `prefixed`: a text begins with a space, also one behind an added token. `once`: not behind those.
+    """
+    replace = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
+    prepend = {"type": "Prepend", "prepend": SPACE}
+    before = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "first", "split": False}
+    back = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
+    decoders: list[dict[str, Any]] = [back, {"type": "ByteFallback"}, {"type": "Fuse"}]
+    if prefixed:
+        decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+    always = prefixed and not once
+    return {
+        "normalizer": {"type": "Sequence", "normalizers": [prepend, replace]} if always else replace,
+        "pre_tokenizer": before if prefixed and once else None,
+        "decoder": {"type": "Sequence", "decoders": decoders},
+        "model": _bpe(vocabulary, merges)
+        | {"unk_token": unknown, "fuse_unk": True, "byte_fallback": True, "ignore_merges": False},
+    }
+
+
+def merges_of(vocabulary: Mapping[str, int], scores: Sequence[float]) -> list[list[str]]:
+    """Every pair of tokens that make a token, the pair of the token with the highest score first.
+
+    `scores`: of each token, by its id.
+    """
+    found = []
+    for token, number in vocabulary.items():
+        for cut in range(1, len(token)):
+            left, right = token[:cut], token[cut:]
+            if left in vocabulary and right in vocabulary:
+                found.append((-scores[number], vocabulary[left], vocabulary[right], left, right))
+    found.sort()
+    return [[left, right] for _, _, _, left, right in found]
+
+
+def _bpe(vocabulary: Mapping[str, int], merges: Sequence[Sequence[str]]) -> dict[str, Any]:
+    return {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": None,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": False,
+        "byte_fallback": False,
+        "vocab": vocabulary,
+        "merges": merges,
+    }
+
+
+def _around(first: Token | None, last: Token | None) -> dict[str, Any] | None:
+    """The post-processor that adds the tokens with which a text begins and ends."""
+    if first is None and last is None:
+        return None
+
+    def around(sequence: str, kind: int) -> list[dict[str, Any]]:
+        return [
+            *([] if first is None else [{"SpecialToken": {"id": first[1], "type_id": kind}}]),
+            {"Sequence": {"id": sequence, "type_id": kind}},
+            *([] if last is None else [{"SpecialToken": {"id": last[1], "type_id": kind}}]),
+        ]
+
+    return {
+        "type": "TemplateProcessing",
+        "single": around("A", 0),
+        "pair": around("A", 0) + around("B", 1),
+        "special_tokens": {
+            text: {"id": text, "ids": [number], "tokens": [text]}
+            for number, text in filter(None, (first, last))
+        },
+    }
