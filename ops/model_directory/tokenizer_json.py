@@ -13,27 +13,42 @@ Token = tuple[int, str]
 """A token's id and text."""
 
 
+def added_token(
+    number: int,
+    content: str,
+    special: bool,
+    single_word: bool = False,
+    lstrip: bool = False,
+    rstrip: bool = False,
+    normalized: bool = False,
+    **_: Any,
+) -> dict[str, Any]:
+    """A token that is found in texts before these are split. `number`: its id."""
+    flags = {"single_word": single_word, "lstrip": lstrip, "rstrip": rstrip, "normalized": normalized}
+    return {
+        "id": number,
+        "content": content,
+        **{name: flag is True for name, flag in flags.items()},
+        "special": special is True,
+    }
+
+
 def tokenizer_json(
-    added: Iterable[tuple[int, str, bool]],
+    added: Iterable[Mapping[str, Any]],
     model: Mapping[str, Any],
     first: Token | None = None,
     last: Token | None = None,
 ) -> dict[str, Any]:
     """The whole file.
 
-    `added`: ids and texts of tokens that are found in texts before these are split, and whether they are
-    special. `model`: what `byte_level` or `pieces` gives. `first`, `last`: with which every text begins and
-    ends.
+    `added`: what `added_token` gives. `model`: what `byte_level` or `pieces` gives.
+    `first`, `last`: what begins and ends every text.
     """
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [
-            {"id": number, "content": content, **flags, "special": special}
-            for number, content, special in added
-        ],
+        "added_tokens": list(added),
         **model,
         "post_processor": _around(first, last),
     }

@@ -10,7 +10,15 @@ from typing import Any
 
 from ops.model_directory.gguf.file import Gguf
 from ops.model_directory.gguf.splits import BEGINS, COMPOSED, SPLITS, WHOLE_MERGES
-from ops.model_directory.tokenizer_json import SPACE, Token, byte_level, merges_of, pieces, tokenizer_json
+from ops.model_directory.tokenizer_json import (
+    SPACE,
+    Token,
+    added_token,
+    byte_level,
+    merges_of,
+    pieces,
+    tokenizer_json,
+)
 
 UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4
 """Types of tokens."""
@@ -43,7 +51,7 @@ def tokenizer_of(file: Gguf) -> dict[str, Any]:
     special = {UNKNOWN, CONTROL} if kind in _PIECES else {CONTROL}
     vocabulary = model["model"]["vocab"]
     added = (
-        (number, token, each in special)
+        added_token(number, token, each in special)
         for number, (token, each) in enumerate(zip(tokens, types, strict=False))
         if each in (*special, USER_DEFINED) and token and vocabulary[token] == number
     )

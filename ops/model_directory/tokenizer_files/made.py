@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from ops.model_directory.made_directory import made_directory
+from ops.model_directory.tokenizer_files.merges import MERGES, VOCABULARY, of_merges
+from ops.model_directory.tokenizer_files.sentence_pieces import MODEL, of_pieces
 from ops.model_directory.tokenizer_files.tekken import TEKKEN, of_tekken
 from ops.model_directory.tokenizer_files.tiktoken_ranks import RANKS, of_ranks
 
@@ -13,6 +15,8 @@ KIND = "tokenizer 1"
 _SOURCES: tuple[tuple[tuple[str, ...], Callable[[Path], dict[str, Any]]], ...] = (
     ((TEKKEN,), of_tekken),
     ((RANKS,), of_ranks),
+    ((VOCABULARY, MERGES), of_merges),
+    ((MODEL,), of_pieces),
 )
 """Files that a directory may have instead, and what makes of them the contents of others, by their names."""
 FILES = tuple({name for names, _ in _SOURCES for name in names})

@@ -16,7 +16,7 @@ from typing import Any
 from ops.model_directory.files import MOST_SIZE, FileError, read_config, read_json
 from ops.model_directory.tokenizer_files.mistral_template import template_of
 from ops.model_directory.tokenizer_files.ranks import Ranks
-from ops.model_directory.tokenizer_json import byte_level, tokenizer_json
+from ops.model_directory.tokenizer_json import added_token, byte_level, tokenizer_json
 from ops.model_directory.vision import PROCESSOR_FILES
 
 TEKKEN = "tekken.json"
@@ -72,7 +72,7 @@ def _tokenizer(content: Mapping[str, Any], pattern: Any, special: Sequence[str])
             raise ValueError(f"vocab: token {rank} is a special token, too")
         vocabulary[token] = rank + len(special)
     model = byte_level(((pattern,), False), vocabulary, ranks.merges(), whole=True)
-    added = ((number, text, True) for number, text in enumerate(special))
+    added = (added_token(number, text, special=True) for number, text in enumerate(special))
     return tokenizer_json(added, model, first=(special.index("<s>"), "<s>"))
 
 

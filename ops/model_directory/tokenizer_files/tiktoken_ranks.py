@@ -13,7 +13,7 @@ from typing import Any
 from ops.model_directory.files import FileError, read_json, read_text
 from ops.model_directory.gguf.splits import SPLITS
 from ops.model_directory.tokenizer_files.ranks import Ranks
-from ops.model_directory.tokenizer_json import byte_level, tokenizer_json
+from ops.model_directory.tokenizer_json import added_token, byte_level, tokenizer_json
 
 RANKS = "tiktoken.model"
 CLASSES = {"TikTokenTokenizer": SPLITS["kimi-k2"]}
@@ -53,7 +53,7 @@ def _ranks(path: Path) -> Ranks:
     return ranks
 
 
-def _special(path: Path, named: Any, first: int) -> list[tuple[int, str, bool]]:
+def _special(path: Path, named: Any, first: int) -> list[dict[str, Any]]:
     """The tokens from `first` on. Those between named ones are reserved, so that ids have no gaps."""
     try:
         known = {
@@ -66,6 +66,6 @@ def _special(path: Path, named: Any, first: int) -> list[tuple[int, str, bool]]:
         expected = f"ids from {first} to {first + MOST_SPECIAL - 1} are expected"
         raise FileError(f"{path}: added_tokens_decoder: {expected}")
     return [
-        (number, *known.get(number, (f"<|reserved_token_{number}|>", True)))
+        added_token(number, *known.get(number, (f"<|reserved_token_{number}|>", True)))
         for number in range(first, max(known, default=first - 1) + 1)
     ]
