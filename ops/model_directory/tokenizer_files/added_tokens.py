@@ -78,7 +78,8 @@ def _named(config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 def _add(directory: Path, tokens: list[Token], vocabulary: dict[str, int]) -> None:
     texts = {number: text for text, number in vocabulary.items()}
     for number, text in tokens:
-        if type(number) is not int or not 0 <= number <= MOST_SIZE or not text:
+        whole = type(number) is int and 0 <= number <= MOST_SIZE
+        if not whole or not isinstance(text, str) or not text:
             raise FileError(
                 f"{directory / CONFIG}: {str(text)[:40]!r}: {str(number)[:40]} is no id of a token"
             )

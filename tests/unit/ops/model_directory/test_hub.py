@@ -14,7 +14,9 @@ from ops.model_directory.hub import ADAPTER, HubError, fetched, fetched_adapter,
 from ops.model_directory.settings import SHIPPED_DRAFT
 from tests.support.hub import COMMIT, Hub, serving
 
+TOKENIZERS = ("tekken.json", "tiktoken.model", "vocab.json", "merges.txt", "tokenizer.model")
 EXTRAS = {
+    **dict.fromkeys(TOKENIZERS, b""),
     "chat_template.jinja": b"{{ messages }}",
     "additional_chat_templates/rag.jinja": b"{{ messages }}",
     "2_Dense/config.json": b"{}",
@@ -43,9 +45,13 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         path = root / "forest" / "fox" / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)
-    (root / "forest" / "pickled").mkdir()
-    for name in ("config.json", "pytorch_model.bin"):
-        (root / "forest" / "pickled" / name).write_text("{}")
+    for model, files in {
+        "pickled": ("config.json", "pytorch_model.bin"),
+        "consolidated": ("params.json", "consolidated.safetensors"),
+    }.items():
+        (root / "forest" / model).mkdir()
+        for name in files:
+            (root / "forest" / model / name).write_text("{}")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     with serving(root) as hub:
@@ -62,7 +68,7 @@ def test_what_a_model_consists_of_is_fetched_once(hub: Hub, revision: str) -> No
     directory = fetched(Path(f"forest/fox{revision}"), said.append)
     found = {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()}
     wanted = {path.name for path in SHIPPED_DRAFT.iterdir()}
-    wanted |= {"chat_template.jinja", "additional_chat_templates/rag.jinja"}
+    wanted |= {"chat_template.jinja", "additional_chat_templates/rag.jinja", *TOKENIZERS}
     assert found == wanted | {"2_Dense/config.json", "2_Dense/model.safetensors"}
     assert (directory / "model.safetensors").read_bytes() == (
         SHIPPED_DRAFT / "model.safetensors"
@@ -108,6 +114,7 @@ def test_a_token_is_shown_to_the_hub(hub: Hub, monkeypatch: pytest.MonkeyPatch) 
         ("forest/owl", "forest/owl: there is no such directory, and http.* has no such model"),
         ("forest/fox@v3", "forest/fox@v3: http.* has no such revision"),
         ("forest/pickled", r"forest/pickled: http.* has no model\*\.safetensors of it; pickles are never"),
+        ("forest/consolidated", r"no model\*\.safetensors of it; .* nor is consolidated\.safetensors"),
         ("forest/fox--y", "forest/fox--y: .*"),
     ],
 )
@@ -116,6 +123,11 @@ def test_what_cannot_be_had_is_one_line(hub: Hub, model: str, message: str) -> N
         fetched(Path(model))
     assert "\n" not in str(caught.value)
     assert not [name for name in hub.sent if name.endswith((".bin", ".py"))]
+
+
+def test_a_tokenizer_does_not_wait_for_weights_that_are_not_read(hub: Hub) -> None:
+    with pytest.raises(HubError, match=r"Mistral's own form of a model \(params\.json\) is not read"):
+        fetched(Path("forest/consolidated"), weights=False)
 
 
 def test_commands_take_ids_too(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:

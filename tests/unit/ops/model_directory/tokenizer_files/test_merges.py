@@ -128,6 +128,7 @@ def with_config(**config: Any) -> Callable[[Path], object]:
         (with_config(added_tokens_decoder={"999": {"content": END}}), f"'{END}': token 999 is "),
         (with_config(added_tokens_decoder={"9" * 30: {"content": "x"}}), "999 is no id of a token"),
         (with_config(added_tokens_decoder={"999": {"content": ""}}), "'': 999 is no id of a token"),
+        (with_config(added_tokens_decoder={"999": {"content": 5}}), "'5': 999 is no id of a token"),
         (with_config(added_tokens_decoder={"999": {"content": [1]}}), "not tokens with their texts"),
     ],
 )
