@@ -1,4 +1,4 @@
-"""`quire up` with models that generate nothing: it comes up, and says what can be asked."""
+"""`quire up` with models that generate nothing or have other files: it comes up and says what it offers."""
 
 import json
 import os
@@ -18,6 +18,8 @@ from ops.launcher.redis_server import free_port
 from tests.support import oracle
 from tests.support.dense import write_modules
 from tests.support.deployment import ROOT, SHIPPED_MODEL
+from tests.support.tekken import NEW, SPECIAL, tekken
+from tests.unit.gpu_worker.behaviour.test_families import random_model
 from tests.unit.gpu_worker.models.test_encoder import saved
 
 
@@ -79,3 +81,23 @@ def test_a_model_without_a_head_comes_up(tmp_path: Path) -> None:
         refused = client.post(f"{url}/completions", json=asked | {"prompt": "A fox."})
         assert refused.status_code == 400
         assert "embeds texts (use '/v1/embeddings') and generates none" in refused.text
+
+
+def test_a_directory_as_mistral_publishes_it_comes_up(tmp_path: Path) -> None:
+    """Without tokenizer and template of Hugging Face's form, and with the weights twice."""
+    model = tmp_path / "small"
+    changes = {"vocab_size": 1024, "bos_token_id": 1, "eos_token_id": 2, "max_position_embeddings": 2048}
+    random_model("MistralForCausalLM", changes).save_pretrained(model)
+    shutil.copy(model / "model.safetensors", model / "consolidated.safetensors")
+    (model / "params.json").write_text("{}")
+    (model / "tekken.json").write_text(json.dumps(tekken("v13", SPECIAL + NEW[:2])))
+    parameters = {"type": "object", "properties": {"n": {"enum": [7]}}, "required": ["n"]}
+    look = {"type": "function", "function": {"name": "look", "parameters": parameters}}
+    asked = {"messages": [{"role": "user", "content": "Look."}], "tools": [look], "tool_choice": "required"}
+    with up(model, tmp_path) as (_, url), httpx.Client(timeout=60) as client:
+        answer = client.post(f"{url}/chat/completions", json={"model": "small", "max_tokens": 200, **asked})
+        assert answer.status_code == 200, answer.text
+        (call,) = answer.json()["choices"][0]["message"]["tool_calls"]
+        assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == ("look", {"n": 7})
+        count = client.post(url.removesuffix("/v1") + "/tokenize", json={"model": "small", **asked}).json()
+        assert count["tokens"][:2] == [1, SPECIAL.index("[AVAILABLE_TOOLS]")]

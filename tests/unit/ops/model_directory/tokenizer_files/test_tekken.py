@@ -1,7 +1,6 @@
 """Directories with tekken.json alone, beside transformers' conversion and a plain algorithm."""
 
 import json
-from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,47 +12,11 @@ from ops.model_directory.hub import HubError, fetched
 from ops.model_directory.vision import read_vision
 from ops.model_directory.vision.sizes import EdgeVision
 from tests.support.byte_tokens import TEXTS, plainly, trained
+from tests.support.tekken import COUNT, NEW, PATTERN, SPECIAL, tekken
 from tokenizer_svc.formats import Formats
 from tokenizer_svc.tokenizer import TextModel
 
-BEFORE, UPPER, LOWER = r"[^\r\n\p{L}\p{N}]?", r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-PATTERN = (
-    rf"{BEFORE}{UPPER}*{LOWER}+|{BEFORE}{UPPER}+{LOWER}*|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-SPECIAL = [
-    *("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]"),
-    *("[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]"),
-    *("[PREFIX]", "[MIDDLE]", "[SUFFIX]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]"),
-]
-NEW = ["[ARGS]", "[CALL_ID]", "[THINK]", "[/THINK]"]
-COUNT = 40
-"""Special tokens; those that have no text in the file are named by their ids."""
 SEES = {"architectures": ["Mistral3ForConditionalGeneration"], "vision_config": {"patch_size": 14}}
-
-
-def content(version: str, special: list[str] | None) -> dict[str, Any]:
-    """A file with more tokens than the model has."""
-    tokens = trained()
-    found: dict[str, Any] = {
-        "config": {
-            "pattern": PATTERN,
-            "version": version,
-            "num_vocab_tokens": len(tokens),
-            "default_vocab_size": len(tokens) - 50 + COUNT,
-            "default_num_special_tokens": COUNT,
-        },
-        "vocab": [
-            {"rank": rank, "token_bytes": b64encode(token).decode(), "token_str": None}
-            for rank, token in enumerate(tokens)
-        ],
-        "image" if version == "v13" else "multimodal": {"image_patch_size": 14, "max_image_size": 560},
-    }
-    if special is not None:
-        found["special_tokens"] = [
-            {"rank": rank, "token_str": text, "is_control": True} for rank, text in enumerate(special)
-        ]
-    return found
 
 
 @pytest.fixture(autouse=True)
@@ -61,11 +24,11 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def written(tmp_path: Path, tekken: Any, **files: Any) -> Path:
+def written(tmp_path: Path, content: Any, **files: Any) -> Path:
     """A model directory with tekken.json and some more files of JSON."""
     directory = tmp_path / "small"
     directory.mkdir()
-    (directory / "tekken.json").write_text(json.dumps(tekken))
+    (directory / "tekken.json").write_text(json.dumps(content))
     for name, each in {"config": {"eos_token_id": 2}, **files}.items():
         (directory / f"{name}.json").write_text(json.dumps(each))
     return directory
@@ -76,7 +39,7 @@ def written(tmp_path: Path, tekken: Any, **files: Any) -> Path:
     [("v3", None), ("v7", None), ("v11", SPECIAL + NEW[:2]), ("v13", SPECIAL + NEW)],
 )
 def test_tokens_are_those_of_mistral(tmp_path: Path, version: str, special: list[str] | None) -> None:
-    given = content(version, special)
+    given = tekken(version, special)
     directory = written(tmp_path, given)
     model = TextModel.load(fetched(directory))
     ranks = {token: rank for rank, token in enumerate(trained()[:-50])}
@@ -87,7 +50,7 @@ def test_tokens_are_those_of_mistral(tmp_path: Path, version: str, special: list
             assert model.encode(text, special=True) == [1, *tokens], text
             assert b"".join(model.plain_tokens[token] for token in tokens) == text.encode()
     # Without `special_tokens` transformers needs a library of Mistral's.
-    given["special_tokens"] = content(version, special or SPECIAL)["special_tokens"]
+    given["special_tokens"] = tekken(version, special or SPECIAL)["special_tokens"]
     (directory / "tekken.json").write_text(json.dumps(given))
     theirs = MistralConverter(str(directory / "tekken.json")).converted()
     for text in (*TEXTS, "<s>[INST] a[/INST]b</s> <SPECIAL_39>[TOOL_CALLS][", *(special or SPECIAL)):
@@ -108,7 +71,7 @@ def test_tokens_are_those_of_mistral(tmp_path: Path, version: str, special: list
 def test_the_template_tells_of_calls_and_thoughts(
     tmp_path: Path, version: str, special: list[str] | None, calls: str, thoughts: str
 ) -> None:
-    model = TextModel.load(fetched(written(tmp_path, content(version, special))))
+    model = TextModel.load(fetched(written(tmp_path, tekken(version, special))))
     formats = Formats(model)
     assert (formats.call_name, formats.thought_name) == (calls, thoughts)
     assert model.named_tokens["bos_token"] == "<s>"
@@ -117,7 +80,7 @@ def test_the_template_tells_of_calls_and_thoughts(
 
 def test_what_the_directory_has_counts_first(tmp_path: Path) -> None:
     own = {"bos_token": "[INST]", "chat_template": "own"}
-    directory = written(tmp_path, content("v13", SPECIAL + NEW), tokenizer_config=own)
+    directory = written(tmp_path, tekken("v13", SPECIAL + NEW), tokenizer_config=own)
     found = TextModel.load(fetched(directory))
     assert (found.named_tokens["bos_token"], found.template) == ("[INST]", "own")
     (directory / "tokenizer_config.json").unlink()
@@ -130,12 +93,12 @@ def test_what_the_directory_has_counts_first(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", ["v3", "v99"])
 def test_other_versions_have_no_template(tmp_path: Path, version: str) -> None:
-    assert TextModel.load(fetched(written(tmp_path, content(version, SPECIAL)))).template is None
+    assert TextModel.load(fetched(written(tmp_path, tekken(version, SPECIAL)))).template is None
 
 
 @pytest.mark.parametrize("version", ["v11", "v13"])
 def test_sizes_of_images_are_in_the_file(tmp_path: Path, version: str) -> None:
-    directory = written(tmp_path, content(version, SPECIAL + NEW), config=SEES | {"image_token_index": 10})
+    directory = written(tmp_path, tekken(version, SPECIAL + NEW), config=SEES | {"image_token_index": 10})
     assert read_vision(fetched(directory), 4096) == EdgeVision(10, 28, 560)
     assert TextModel.load(fetched(directory), 4096).images is not None
     (directory / "preprocessor_config.json").write_text('{"size": {"longest_edge": 280}}')
@@ -190,7 +153,7 @@ def changed(*path: str | int, value: Any) -> Callable[[Any], None]:
     ],
 )
 def test_what_is_wrong_is_one_line(tmp_path: Path, change: Callable[[Any], None], message: str) -> None:
-    given = content("v13", SPECIAL + NEW)
+    given = tekken("v13", SPECIAL + NEW)
     change(given)
     directory = written(tmp_path, given)
     with pytest.raises(HubError) as error:
