@@ -1,6 +1,7 @@
 """A directory without a tokenizer.json becomes one with it."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,5 +33,5 @@ def with_tokenizer(directory: Path) -> Path:
     for names, made_of in _SOURCES:
         if all((directory / name).is_file() for name in names):
             links = [path.absolute() for path in directory.iterdir() if path.exists()]
-            return made_directory(directory, KIND, directory.name, links, lambda: made_of(directory))  # noqa: B023
+            return made_directory(directory, KIND, directory.name, links, partial(made_of, directory))
     return directory
