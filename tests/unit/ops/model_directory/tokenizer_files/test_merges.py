@@ -95,6 +95,16 @@ def test_older_files_name_tokens_too(model: Path) -> None:
     assert found.template is None
 
 
+def test_bytes_that_no_text_had_may_be_missing(model: Path) -> None:
+    vocabulary = json.loads((model / "vocab.json").read_text())
+    (model / "vocab.json").write_text(
+        json.dumps({text: id_ for text, id_ in vocabulary.items() if text != "ó"})
+    )
+    found = configured(model, tokenizer_class="GPT2Tokenizer")
+    theirs = GPT2Tokenizer.from_pretrained(model)
+    assert found.encode("a\U000f0000b", special=True) == theirs("a\U000f0000b").input_ids
+
+
 def rewritten(name: str, change: Callable[[str], str]) -> Callable[[Path], object]:
     return lambda model: (model / name).write_text(change((model / name).read_text()))
 
@@ -116,7 +126,7 @@ def with_config(**config: Any) -> Callable[[Path], object]:
         (rewritten("vocab.json", lambda text: text.replace(": 5,", ": 6,")), "two tokens have the same id"),
         (rewritten("vocab.json", lambda text: text.replace(": 5,", ": 9e9,")), "9000000000.0 is no id"),
         (rewritten("vocab.json", lambda text: text.replace(": 5,", ": -1,")), "-1 is no id of a token"),
-        (rewritten("vocab.json", lambda text: '{"a": 1}'), "vocab.json: no token is the byte 0 alone"),
+        (rewritten("vocab.json", lambda text: '{"a": 1}'), "vocab.json: no token is ' ' alone"),
         (rewritten("vocab.json", lambda text: "[]"), "is not a JSON object"),
         (rewritten("vocab.json", lambda text: '{"\\ud800": 990, ' + text[1:]), "half of a char"),
         (rewritten("merges.txt", lambda text: text + "a b c\n"), "'a b c' are not two tokens that make one"),
