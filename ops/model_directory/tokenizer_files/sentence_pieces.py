@@ -14,14 +14,16 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ops.model_directory.files import FileError
+from ops.model_directory.files import FileError, not_there
 from ops.model_directory.tokenizer_files.added_tokens import CONFIG, added_tokens, config_of, named_token
 from ops.model_directory.tokenizer_json import added_token, merges_of, pieces, tokenizer_json
 
 MODEL = "tokenizer.model"
 MOST_BYTES = 2**26
-"""Size of the file. Gemma 3's, with 262,144 pieces, has 5 MB."""
-MOST_PIECE = 1024
+"""Size of the file. Gemma 3's has 5 MB."""
+MOST_PIECES = 2**20
+"""Gemma 3 has 262,144."""
+MOST_TEXT = 1024
 """Bytes of a piece."""
 
 Field = int | bytes
@@ -82,9 +84,9 @@ def of_pieces(directory: Path) -> dict[str, Any]:
     added |= {one["id"]: one for one in added_tokens(directory, config, vocabulary)}
     first = named_token(config, "bos_token", vocabulary) if config.get("add_bos_token") is not False else None
     last = named_token(config, "eos_token", vocabulary) if config.get("add_eos_token") is True else None
-    prefixed = config.get("add_prefix_space")
-    if name == "GemmaTokenizer" or not isinstance(prefixed, bool):
-        prefixed = name != "GemmaTokenizer" and normalizer.get(_DUMMY_PREFIX, 1) == 1
+    given = config.get("add_prefix_space")
+    prefixed = given if isinstance(given, bool) else normalizer.get(_DUMMY_PREFIX, 1) == 1
+    prefixed = prefixed and name != "GemmaTokenizer"
     model = pieces(vocabulary, merges, unknown, prefixed, once=config.get("legacy") is False)
     tokens = [added[number] for number in sorted(added)]
     return {"tokenizer.json": tokenizer_json(tokens, model, first, last), CONFIG: config}
@@ -93,6 +95,8 @@ def of_pieces(directory: Path) -> dict[str, Any]:
 def _read(path: Path) -> tuple[list[Piece], Mapping[int, Field]]:
     """Pieces, and settings of the normalizer. Raises `FileError`."""
     try:
+        if why := not_there(path):
+            raise ValueError(why)
         if (size := path.stat().st_size) > MOST_BYTES:
             raise ValueError(f"{size} bytes are too many, {MOST_BYTES} at most")
         found = list[Piece]()
@@ -100,6 +104,8 @@ def _read(path: Path) -> tuple[list[Piece], Mapping[int, Field]]:
         for number, value in _fields(path.read_bytes()):
             if number == _PIECES and isinstance(value, bytes):
                 found.append(_piece(dict(_fields(value))))
+                if len(found) > MOST_PIECES:
+                    raise ValueError(f"there are more than {MOST_PIECES} pieces")
             elif number in settings and isinstance(value, bytes):
                 settings[number] = dict(_fields(value))
         if len({piece.text for piece in found}) < len(found):
@@ -115,8 +121,8 @@ def _read(path: Path) -> tuple[list[Piece], Mapping[int, Field]]:
 def _piece(fields: Mapping[int, Field]) -> Piece:
     """Raises `ValueError`."""
     text, number, kind = fields.get(_TEXT), fields.get(_SCORE, bytes(4)), fields.get(_TYPE, _NORMAL)
-    if not isinstance(text, bytes) or not isinstance(kind, int) or not 0 < len(text) <= MOST_PIECE:
-        raise ValueError(f"a piece has no text of 1 to {MOST_PIECE} bytes, or no type")
+    if not isinstance(text, bytes) or not isinstance(kind, int) or not 0 < len(text) <= MOST_TEXT:
+        raise ValueError(f"a piece has no text of 1 to {MOST_TEXT} bytes, or no type")
     score = struct.unpack("<f", number)[0] if isinstance(number, bytes) and len(number) == 4 else float("nan")
     if not isfinite(score):
         raise ValueError("a piece has no score")

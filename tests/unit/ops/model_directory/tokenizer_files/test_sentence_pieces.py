@@ -12,6 +12,7 @@ import pytest
 from transformers import GemmaTokenizer, LlamaTokenizer
 
 from ops.model_directory.hub import HubError, fetched
+from ops.model_directory.tokenizer_files import sentence_pieces
 from ops.model_directory.tokenizer_files.sentence_pieces import Piece
 from ops.model_directory.tokenizer_json import merges_of
 from tests.support.byte_tokens import TEXTS
@@ -178,6 +179,7 @@ def test_tokens_that_were_added_later(model: Path) -> None:
         (file_of(learned(), characters=b"table"), "precompiled_charsmap: b'table' is not supported"),
         (file_of(learned(), strips=1), "remove_extra_whitespaces: 1 is not supported (0)"),
         (file_of(learned(), escapes=0), "escape_whitespaces: 0 is not supported (1)"),
+        (b"version https://git-lfs.github.com/spec/v1", "a pointer of Git LFS"),
         (b"", "model_type: 1 is not supported (2)"),
         (file_of(learned())[:5000], "no protobuf, or not all of it"),
         (b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", "no protobuf, or not all of it"),
@@ -202,7 +204,10 @@ def test_a_class_that_is_not_known_is_named(model: Path) -> None:
         made(model, file_of(learned()), tokenizer_class="XGLMTokenizer")
 
 
-def test_bounds(model: Path) -> None:
+def test_bounds(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sentence_pieces, "MOST_PIECES", 300)
+    with pytest.raises(HubError, match="there are more than 300 pieces"):
+        made(model, file_of(learned()), **LLAMA)
     with (model / "tokenizer.model").open("wb") as sparse:
         sparse.truncate(2**30)
     (model / "tokenizer_config.json").write_text(json.dumps(LLAMA))
