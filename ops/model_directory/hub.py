@@ -109,7 +109,7 @@ def _downloaded(model: Path, files: Sequence[str], say: Callable[[str], object])
 
 def _complete(directory: Path) -> Path:
     check_form(directory)
-    return made.with_tokenizer(directory)
+    return made.with_tokenizer(directory, model_name(directory))
 
 
 def _reason(error: Exception, endpoint: str, cache: str) -> str:

@@ -20,18 +20,18 @@ _SOURCES: tuple[tuple[tuple[str, ...], Callable[[Path], dict[str, Any]]], ...] =
     ((MODEL,), of_pieces),
 )
 """Files that a directory may have instead, and what makes of them the contents of others, by their names."""
-FILES = tuple({name for names, _ in _SOURCES for name in names})
+FILES = tuple(file for files, _ in _SOURCES for file in files)
 
 
-def with_tokenizer(directory: Path) -> Path:
-    """The directory, or one with the same files and a tokenizer.json if it has others instead.
+def with_tokenizer(directory: Path, name: str) -> Path:
+    """The directory, or one of this name with the same files and a tokenizer.json if it has others instead.
 
     Raises `FileError`.
     """
     if (directory / "tokenizer.json").is_file():
         return directory
-    for names, made_of in _SOURCES:
-        if all((directory / name).is_file() for name in names):
+    for files, made_of in _SOURCES:
+        if all((directory / file).is_file() for file in files):
             links = [path.absolute() for path in directory.iterdir() if path.exists()]
-            return made_directory(directory, KIND, directory.name, links, partial(made_of, directory))
+            return made_directory(directory, KIND, name, links, partial(made_of, directory))
     return directory

@@ -1,5 +1,6 @@
 """Models by id, from a hub on loopback into a cache of the test's own."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,9 +11,11 @@ from huggingface_hub import constants
 
 from ops.cli.main import main
 from ops.launcher.redis_server import free_port
+from ops.launcher.served import Served
 from ops.model_directory.hub import ADAPTER, HubError, fetched, fetched_adapter, is_id, model_name
 from ops.model_directory.settings import SHIPPED_DRAFT
 from tests.support.hub import COMMIT, Hub, serving
+from tests.support.tekken import tekken
 
 TOKENIZERS = ("tekken.json", "tiktoken.model", "vocab.json", "merges.txt", "tokenizer.model")
 EXTRAS = {
@@ -128,6 +131,18 @@ def test_what_cannot_be_had_is_one_line(hub: Hub, model: str, message: str) -> N
 def test_a_tokenizer_does_not_wait_for_weights_that_are_not_read(hub: Hub) -> None:
     with pytest.raises(HubError, match=r"Mistral's own form of a model \(params\.json\) is not read"):
         fetched(Path("forest/consolidated"), weights=False)
+
+
+def test_a_model_that_gets_a_tokenizer_keeps_its_name(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "made"))
+    (hub.root / "forest/fox/tokenizer.json").unlink()
+    (hub.root / "forest/fox/tekken.json").write_text(json.dumps(tekken("v7", None)))
+    directory = fetched(FOX)
+    assert (directory / "tokenizer.json").exists()
+    assert (directory / "model.safetensors").exists()
+    assert model_name(directory) == Served(directory).name == "fox"
 
 
 def test_commands_take_ids_too(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:

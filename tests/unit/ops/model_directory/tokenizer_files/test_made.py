@@ -22,11 +22,12 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_what_mistral_publishes_counts_first(model: Path) -> None:
     (model / "tekken.json").write_text(json.dumps(tekken("v7", None)))
-    made = with_tokenizer(model)
+    made = with_tokenizer(model, "fox")
     assert {path.name for path in made.iterdir()} == {
         *(path.name for path in model.iterdir()),
         *("tokenizer.json", "tokenizer_config.json"),
     }
+    assert made.name == "fox"
     assert (made / "1_Pooling").resolve() == model / "1_Pooling"
 
 
@@ -45,15 +46,15 @@ def test_what_counts_next_is_not_passed_over(model: Path, taken: tuple[str, ...]
     if named == "tokenizer_config.json":
         (model / named).write_text("broken")
     with pytest.raises(FileError, match=named):
-        with_tokenizer(model)
+        with_tokenizer(model, "fox")
 
 
 def test_a_tokenizer_that_is_there_stays(model: Path) -> None:
     (model / "tokenizer.json").write_text("{}")
-    assert with_tokenizer(model) == model
+    assert with_tokenizer(model, "fox") == model
 
 
 def test_a_directory_with_none_of_them_stays(tmp_path: Path) -> None:
     (tmp_path / "vocab.json").write_text("{}")
-    assert with_tokenizer(tmp_path) == tmp_path
-    assert with_tokenizer(tmp_path / "nowhere") == tmp_path / "nowhere"
+    assert with_tokenizer(tmp_path, "fox") == tmp_path
+    assert with_tokenizer(tmp_path / "nowhere", "fox") == tmp_path / "nowhere"
