@@ -31,6 +31,8 @@ def named_tokens(directory: Path) -> dict[str, str]:
         for name, value in read_json(directory / file).items():
             text = value.get("content") if isinstance(value, dict) else value
             if name.endswith("_token") and isinstance(text, str):
+                if any("\ud800" <= character <= "\udfff" for character in text):
+                    raise ModelDirectoryError(f"{directory / file}: {name}: half of a character is no text")
                 names[name] = text
     return names
 

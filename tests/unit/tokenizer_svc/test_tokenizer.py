@@ -84,6 +84,7 @@ def test_directories_that_are_none(byte_level: TextModel, tmp_path: Path) -> Non
         ("config.json", "[" * 10**6, "nested too deeply"),
         ("config.json", '{"vocab_size": 1000000000000000}', "vocab_size: 1000000000000000 is more than"),
         ("generation_config.json", '{"a":' * 10**5, "nested too deeply"),
+        ("tokenizer_config.json", '{"eos_token": "\\ud800"}', "eos_token: half of a character"),
     ],
 )
 def test_files_that_are_meant_to_break_it_are_one_line(
