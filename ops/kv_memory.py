@@ -173,7 +173,7 @@ def loaded_bytes(model: Path) -> int:
     Weights in a format that Quire does not read count as stored. Raises ModelFilesError.
     """
     stored, config = weights_bytes(model), read_config(model)
-    if config.get("quantization_config") is None:
+    if config.get("quantization_config") is None and not (model / files.MODELOPT).is_file():
         return stored
     from gpu_worker.errors import ModelError  # with PyTorch, for which other models need not wait
     from gpu_worker.models.checkpoint import open_checkpoint

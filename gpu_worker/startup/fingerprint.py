@@ -20,6 +20,7 @@ from gpu_worker.models.adapters.adapter import WEIGHTS
 from gpu_worker.models.adapters.config import CONFIG
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.backend import instruction_set
+from ops.model_directory.files import MODELOPT
 from ops.model_directory.grammars import VERSION as GRAMMARS
 from ops.model_directory.vision import PROCESSOR_FILES
 from ops.model_directory.weight_files import weight_files
@@ -27,7 +28,7 @@ from ops.model_directory.weight_files import weight_files
 SAMPLES = 64
 """Places in each file of weights that are looked at."""
 SAMPLE_BYTES = 4096
-FILES = ("config.json", "generation_config.json", *PROCESSOR_FILES)
+FILES = ("config.json", MODELOPT, "generation_config.json", *PROCESSOR_FILES)
 PACKAGE = Path(__file__).parents[1]
 CODE = ("kernels", "models")
 """Folders of what computes."""

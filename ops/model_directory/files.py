@@ -16,6 +16,9 @@ MOST_LAYERS = 4096
 MOST_SIZE = 2**31 - 1
 """The largest number of anything else: token ids, dimensions, positions and heads are int32."""
 
+MODELOPT = "hf_quant_config.json"
+"""What older versions of Model Optimizer wrote instead of `quantization_config` in config.json."""
+
 _LAYERS = re.compile(r"(^|_)(layers?|n_layers?)$")
 _SIZE = re.compile(
     r"(^|_)(size|dim|rank|heads?|groups?|experts|positions|embeddings|embd|model|window)$|_per_tok$"

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from gpu_worker.models.checkpoint import shards
 from gpu_worker.models.config import ModelConfig, read_config, read_values
+from gpu_worker.models.formats import read_format
 from gpu_worker.models.formats.format import KEY
-from ops.model_directory.files import read_json
+from ops.model_directory.files import MODELOPT, read_json
 from ops.model_directory.modules import modules_in
 from ops.quantize.weights import TARGETS, Target
 
@@ -50,8 +51,8 @@ def quantize(source: Path, target: Path, kind: str, say: Callable[[str], object]
     if target.exists():
         raise QuantizeError(f"{target} exists already")
     values = read_values(source)
-    if values.get(KEY) is not None:
-        raise QuantizeError(f"{source} is quantized already ({KEY} in config.json)")
+    if values.get(KEY) is not None or read_format(values) is not None:
+        raise QuantizeError(f"{source} is quantized already ({KEY} in config.json, or {MODELOPT})")
     config = read_config(source)
     if config.family.transposed:
         raise QuantizeError(f"{source}: weights of {config.architecture} are [in, out]")

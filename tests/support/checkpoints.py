@@ -7,6 +7,7 @@ ends of their names, and the weight that they mean, float32 of the same shape.
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -298,3 +299,9 @@ def fp4(name: str = "nvfp4") -> Encoder:
         return tensors | {"weight_packed": numbers} | whole_scale, meant
 
     return encode
+
+
+def by_turns(*encoders: Encoder) -> Encoder:
+    """Each weight has the next of several formats."""
+    turns = cycle(encoders)
+    return lambda weight: next(turns)(weight)

@@ -2,20 +2,32 @@
 
 from collections.abc import Callable, Mapping
 
+from gpu_worker.errors import ModelError
 from gpu_worker.models.formats.bitsandbytes import read_bitsandbytes
 from gpu_worker.models.formats.compressed import read_compressed
 from gpu_worker.models.formats.format import KEY, Format, choice
 from gpu_worker.models.formats.fp4 import Fp4Format
 from gpu_worker.models.formats.gguf import read_gguf
 from gpu_worker.models.formats.gptq import read_awq, read_gptq
+from gpu_worker.models.formats.mixed import MixedFormat
 from gpu_worker.models.formats.scaled import ScaledFormat, read_fbgemm_fp8, read_fp8
 from gpu_worker.models.values import Values
+from ops.model_directory import files
+
+ALGORITHMS = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "NVFP4", "W4A16_NVFP4")
+"""Algorithms of Model Optimizer, which differ in what they do to activations."""
+MIXED = "MIXED_PRECISION"
 
 
 def read_modelopt(values: Values) -> Format:
     """Checkpoints of TensorRT Model Optimizer. Raises `ModelError`."""
-    kind = choice(values, "quant_algo", ("FP8", "NVFP4"))
-    return ScaledFormat("modelopt FP8") if kind == "FP8" else Fp4Format("modelopt NVFP4", 16)
+    kind = choice(values, "quant_algo", (*ALGORITHMS, MIXED))
+    if kind == MIXED:
+        layers = values.object("quantized_layers")
+        for name in layers.values:
+            choice(layers.object(name), "quant_algo", ALGORITHMS, within=f"quantized_layers.{name}.")
+    name = f"modelopt {kind}"
+    return MixedFormat(name, (ScaledFormat(name), Fp4Format(name, 16)))
 
 
 def read_mxfp4(values: Values) -> Format:
@@ -38,19 +50,35 @@ FORMATS: Mapping[str, Callable[[Values], Format | None]] = {
 
 
 def read_format(values: Values) -> Format | None:
-    """The checkpoint format that config.json names; None if weights are not quantized.
+    """The checkpoint format that config.json or Model Optimizer's file names.
 
-    Raises `ModelError` with the key at fault.
+    None: weights are not quantized. Raises `ModelError` with the key at fault.
     """
-    if values.get(KEY) is None:
+    given = _given(values)
+    if given is None:
         return None
-    given = values.object(KEY)
     method = given.get("quant_method")
-    if method in (None, "compressed-tensors") and given.get("kv_cache_scheme"):
+    if method is None and given.get("quant_algo"):
+        method = "modelopt"
+    elif method in (None, "compressed-tensors") and given.get("kv_cache_scheme"):
         if not given.get("config_groups"):
             return None  # only keys and values are quantized
         method = "compressed-tensors"
     if method not in FORMATS:
         known = ", ".join(FORMATS)
-        raise values.wrong(f"{KEY}.quant_method", f"{method!r} is not supported ({known})")
+        raise given.wrong(f"{KEY}.quant_method", f"{method!r} is not supported ({known})")
     return FORMATS[method](given)
+
+
+def _given(values: Values) -> Values | None:
+    if values.get(KEY) is not None:
+        return values.object(KEY)
+    path = values.path.with_name(files.MODELOPT)
+    if not path.is_file():
+        return None
+    try:
+        beside = Values(path, files.read_json(path))
+    except files.FileError as error:
+        raise ModelError(str(error)) from error
+    given = beside.object("quantization")
+    return given if given.get("quant_algo") else None  # only keys and values are quantized

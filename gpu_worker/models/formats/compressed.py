@@ -1,7 +1,8 @@
 """Checkpoints of compressed-tensors (github.com/vllm-project/compressed-tensors).
 
-`config_groups` says how the weights of products are quantized. More than one group is not supported, and
-what it says of activations is not used.
+`config_groups` says how the weights of products are quantized. Groups may have formats of several kinds,
+which the tensors of a product tell apart, but not one kind in several sizes. What a group says of
+activations is not used.
 
     float-quantized, int-quantized    weight, fp8 or int8 [out, in]: see `scaled.py`; also with groups
     mxfp8-quantized                   the same, with groups of 32 inputs whose scales are powers of two
@@ -21,6 +22,7 @@ from gpu_worker.errors import ModelError
 from gpu_worker.models.formats.format import KEY, Format, Tensors, choice, pair
 from gpu_worker.models.formats.fp4 import Fp4Format
 from gpu_worker.models.formats.gptq import order_of
+from gpu_worker.models.formats.mixed import MixedFormat
 from gpu_worker.models.formats.packed import Packed, unpack
 from gpu_worker.models.formats.scaled import FP8, SCALES, UNUSED, scaled_weight
 from gpu_worker.models.formats.stored import StoredWeight, spread
@@ -92,20 +94,32 @@ def read_compressed(values: Values) -> Format | None:
     groups = values.get("config_groups")
     if not groups:
         return None
-    if not isinstance(groups, dict) or len(groups) > 1:
-        raise values.wrong(f"{KEY}.config_groups", f"one group is supported, not {groups!r}"[:200])
-    ((name, group),) = groups.items()
-    within = f"config_groups.{name}."
-    if not isinstance(group, dict) or not isinstance(group.get("weights"), dict):
-        raise values.wrong(f"{KEY}.{within}weights", "an object is needed")
+    if not isinstance(groups, dict):
+        raise values.wrong(f"{KEY}.config_groups", f"an object is needed, not {groups!r}"[:200])
     choice(values, "quantization_status", ("compressed", "frozen"), "compressed")
     if values.object("sparsity_config").get("format", "dense") != "dense":
         raise values.wrong(f"{KEY}.sparsity_config", "sparse weights are not supported")
+    formats = list(dict.fromkeys(_group_format(values, name) for name in groups))
+    if len({type(each) for each in formats}) < len(formats):
+        names = ", ".join(each.name for each in formats)
+        raise values.wrong(f"{KEY}.config_groups", f"groups that differ in size are not supported ({names})")
+    formats.sort(
+        key=lambda each: not isinstance(each, Fp4Format)
+    )  # of which numbers may lie as those of others
+    return (
+        formats[0] if len(formats) == 1 else MixedFormat(" and ".join(each.name for each in formats), formats)
+    )
+
+
+def _group_format(values: Values, name: str) -> Format:
+    """The format of one of `config_groups`. Raises `ModelError`."""
+    group, within = values.object("config_groups").get(name), f"config_groups.{name}."
+    if not isinstance(group, dict) or not isinstance(group.get("weights"), dict):
+        raise values.wrong(f"{KEY}.{within}weights", "an object is needed")
     known = (*BYTES, PACKED, *FP4)
+    own = Values(values.path, group)
     kind = (
-        choice(values, "format", known)
-        if values.get("format")
-        else choice(Values(values.path, group), "format", known, within=within)
+        choice(own, "format", known, within=within) if own.get("format") else choice(values, "format", known)
     )
     return _format_of(kind, Values(values.path, group["weights"]), f"{within}weights.")
 

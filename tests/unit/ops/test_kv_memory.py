@@ -14,6 +14,7 @@ from gpu_worker.models.config import read_config as model_config
 from gpu_worker.models.load import load_model
 from ops.cli.main import main
 from ops.kv_memory import ModelFilesError, kv_shape, loaded_bytes, plan, read_config, weights_bytes
+from ops.model_directory.files import MODELOPT
 from tests.support import checkpoints
 from tests.unit.gpu_worker.behaviour.test_families import ALIKE, random_model
 from tests.unit.gpu_worker.behaviour.test_families import MODELS as FAMILIES
@@ -138,6 +139,7 @@ def test_weights_are_the_file_without_its_header() -> None:
     ("encoder", "config", "bits"),
     [
         (checkpoints.fp8(1), {"quant_method": "fp8"}, 8),
+        (checkpoints.fp8(), {"quant_algo": "FP8"}, 8),
         (checkpoints.gptq(), {"quant_method": "gptq", "bits": 4, "group_size": 8}, 4),
         (checkpoints.gptq(), {"quant_method": "another"}, 0),
     ],
@@ -147,6 +149,9 @@ def test_quantized_weights_count_as_bfloat16(
 ) -> None:
     llama().save_pretrained(tmp_path / "source")
     stored, meant = checkpoints.write(tmp_path / "source", tmp_path, encoder, config)
+    if "quant_algo" in config:  # as older versions of Model Optimizer have it
+        (stored / "config.json").write_text((meant / "config.json").read_text())
+        (stored / MODELOPT).write_text(json.dumps({"quantization": config}))
     quantized = 2 * (2 * 32 * 32 + 2 * 16 * 32 + 3 * 32 * 48)  # of two layers; all else is float32
     assert loaded_bytes(meant) == weights_bytes(meant)
     if bits:

@@ -1,5 +1,6 @@
 """Quantized checkpoints: bit by bit the weights that they mean, and transformers' logits with these."""
 
+import json
 import logging
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from gpu_worker.kernels.reference.int4 import Int4Reference
 from gpu_worker.kernels.reference.kept import KeptReference
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.models.load import load_model
+from ops.model_directory.files import MODELOPT
 from tests.support import checkpoints
 from tests.support.checkpoints import Encoder
 from tests.support.logits import watch_logits
@@ -148,7 +150,50 @@ CASES |= {
     ),
     "bitsandbytes, 8 bits": ("Qwen2", checkpoints.bitsandbytes_int8, {"quant_method": "bitsandbytes"}),
     "modelopt": ("Llama", checkpoints.fp4("modelopt"), {"quant_method": "modelopt", "quant_algo": "NVFP4"}),
+    "modelopt, mixed": (
+        "Qwen3.5",
+        checkpoints.by_turns(checkpoints.fp8(), checkpoints.fp4("modelopt"), checkpoints.fp8(1)),
+        {
+            "quant_method": "modelopt",
+            "quant_algo": "MIXED_PRECISION",
+            "kv_cache_scheme": {"dynamic": False, "num_bits": 8, "type": "float"},
+            "quantized_layers": {
+                "model.layers.0.linear_attn.out_proj": {"quant_algo": "FP8"},
+                "model.layers.0.mlp.down_proj": {"quant_algo": "W4A16_NVFP4", "group_size": 16},
+            },
+        },
+    ),
+    "modelopt, its first versions": (
+        "Qwen3",
+        checkpoints.fp8(),
+        {
+            "config_groups": {GROUP: {"weights": {"dynamic": False, "num_bits": 8, "type": "float"}}},
+            "quant_algo": "FP8",
+            "kv_cache_scheme": "FP8",
+        },
+    ),
+    "nvfp4 and float-quantized": (
+        "Qwen3 MoE",
+        checkpoints.by_turns(checkpoints.fp4(), checkpoints.fp8(1)),
+        {
+            "quant_method": "compressed-tensors",
+            "format": "mixed-precision",
+            "config_groups": {
+                "group_0": {
+                    "format": "float-quantized",
+                    "weights": {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True},
+                },
+                "group_1": {
+                    "format": "nvfp4-pack-quantized",
+                    "weights": {**FP4, "strategy": "tensor_group", "group_size": 16, "symmetric": True},
+                },
+            },
+        },
+    ),
 }
+
+
+BESIDE = "modelopt, in a file beside config.json"
 
 
 @pytest.fixture
@@ -165,9 +210,13 @@ def written(tmp_path: Path) -> Any:
     return write
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, BESIDE])
 def test_logits_equal_transformers_with_the_weights_that_are_meant(written: Any, name: str) -> None:
-    stored, meant = written(name)
+    stored, meant = written("modelopt" if name == BESIDE else name)
+    if name == BESIDE:
+        config = json.loads((stored / "config.json").read_text())
+        (stored / MODELOPT).write_text(json.dumps({"quantization": config.pop("quantization_config")}))
+        (stored / "config.json").write_text(json.dumps(config))
     theirs = AutoModelForCausalLM.from_pretrained(meant, attn_implementation="eager").eval()
 
     @torch.inference_mode()

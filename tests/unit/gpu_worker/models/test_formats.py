@@ -19,6 +19,7 @@ from gpu_worker.models.formats.stored import StoredWeight
 from gpu_worker.models.load import load_model
 from gpu_worker.models.values import Values
 from gpu_worker.models.weights import Weights
+from ops.model_directory.files import MODELOPT
 from tests.support import checkpoints
 from tests.support.checkpoints import Encoder
 from tests.unit.gpu_worker.behaviour.test_checkpoint_formats import CASES, GPTQ, GROUP, compressed
@@ -166,6 +167,8 @@ def test_tensors_of_other_formats_that_do_not_fit_are_named(
 
 
 WEIGHTS = f"config_groups.{GROUP}.weights"
+WEIGHT = {"num_bits": 8, "strategy": "group"}
+SIZES = [("a", 32), ("b", 64)]
 
 
 @pytest.mark.parametrize(
@@ -188,8 +191,14 @@ WEIGHTS = f"config_groups.{GROUP}.weights"
         (compressed("nvfp4-pack-quantized", group_size=32), f"quantization_config.{WEIGHTS}.group_size: 32"),
         (compressed("int-quantized", num_bits=4), f"quantization_config.{WEIGHTS}.num_bits: 4"),
         (
-            compressed("dense") | {"config_groups": {"a": {}, "b": {}}},
-            "config_groups: one group is supported",
+            {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}
+            | {"quantized_layers": {"lm_head": {"quant_algo": "FP8"}, "a.b": {"quant_algo": "INT4_AWQ"}}},
+            r"quantization_config\.quantized_layers\.a\.b\.quant_algo: 'INT4_AWQ' is not supported",
+        ),
+        (
+            compressed("int-quantized", strategy="channel")
+            | {"config_groups": {each: {"weights": WEIGHT | {"group_size": size}} for each, size in SIZES}},
+            r"config_groups: groups that differ in size are not supported \(int-quantized, int-quantized\)",
         ),
         (
             compressed("dense") | {"config_groups": {"a": {}}},
@@ -206,6 +215,38 @@ def test_another_format_is_refused_with_its_key(config: Any, message: str) -> No
 @pytest.mark.parametrize("config", [None, {"kv_cache_scheme": {"num_bits": 8}}])
 def test_plain_weights(config: Any) -> None:
     assert read_format(Values(Path("config.json"), {"quantization_config": config})) is None
+
+
+def test_model_optimizer_describes_weights_in_a_file_beside(tmp_path: Path) -> None:
+    """So NVIDIA's own checkpoints had it before `quantization_config`, which comes first where both are."""
+    kinds = {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}
+    (tmp_path / MODELOPT).write_text(json.dumps({"producer": {"name": "modelopt"}, "quantization": kinds}))
+    values = Values(tmp_path / "config.json", {})
+    assert (form := read_format(values)) is not None
+    assert form.name == "modelopt NVFP4"
+    assert read_format(values.but("quantization_config", FP8)) == read_format(
+        Values(Path("config.json"), {"quantization_config": FP8})
+    )
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ({"quantization": {"quant_algo": "INT4_AWQ"}}, "quant_algo: 'INT4_AWQ' is not supported"),
+        ({"quantization": []}, "quantization: an object is needed"),
+        ([], "is not a JSON object"),
+    ],
+)
+def test_the_file_beside_is_named(tmp_path: Path, written: Any, message: str) -> None:
+    (tmp_path / MODELOPT).write_text(json.dumps(written))
+    with pytest.raises(ModelError, match=rf"hf_quant_config\.json\b.*{message}"):
+        read_format(Values(tmp_path / "config.json", {}))
+
+
+@pytest.mark.parametrize("kinds", [{}, {"quant_algo": None, "kv_cache_quant_algo": "FP8"}])
+def test_the_file_beside_may_be_of_keys_and_values_alone(tmp_path: Path, kinds: Any) -> None:
+    (tmp_path / MODELOPT).write_text(json.dumps({"quantization": kinds}))
+    assert read_format(Values(tmp_path / "config.json", {})) is None
 
 
 def test_a_family_with_weights_as_in_out_has_no_quantized_weights(tmp_path: Path) -> None:

@@ -39,9 +39,11 @@ def test_other_weights_or_another_configuration_are_another_model(directory) -> 
     with (directory / "config.json").open("a") as file:
         file.write(" ")
     found.append(weights_of(directory))
+    (directory / "hf_quant_config.json").write_text("{}")
+    found.append(weights_of(directory))
     weights.rename(weights.with_name("model-other.safetensors"))
     found.append(weights_of(directory))
-    assert len(set(found)) == 6
+    assert len(set(found)) == 7
 
 
 def test_a_file_that_is_no_checkpoint_has_a_fingerprint_too(directory) -> None:

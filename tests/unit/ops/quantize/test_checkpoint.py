@@ -9,6 +9,7 @@ from safetensors import safe_open
 
 from gpu_worker.kernels.reference.kept import KeptReference
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
+from ops.model_directory.files import MODELOPT
 from ops.quantize import checkpoint
 from ops.quantize.checkpoint import QuantizeError, quantize
 from ops.quantize.weights import TARGETS
@@ -104,6 +105,12 @@ def test_modules_of_sentence_transformers_come_along(tmp_path: Path) -> None:
     quantize(source, copy, "int8", str)
     for path in ("modules.json", "1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetensors"):
         assert (copy / path).read_bytes() == (source / path).read_bytes()
+
+
+def test_what_model_optimizer_has_quantized_is_refused(source: Path, tmp_path: Path) -> None:
+    (source / MODELOPT).write_text(json.dumps({"quantization": {"quant_algo": "FP8"}}))
+    with pytest.raises(QuantizeError, match="is quantized already"):
+        quantize(source, tmp_path / "copy", "int8", str)
 
 
 def test_what_is_refused(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
