@@ -41,5 +41,6 @@ FAMILIES: Mapping[str, Family] = {
         mlp_bias=False,
         rotates_full_attention="sliding_window",
         windowed="by_pattern",
+        left_out=("mtp.",),
     ),
 }

@@ -13,7 +13,7 @@ Zeros of pack-quantized are packed along `out`, [words, groups]. Without zeros a
 means zero.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -99,6 +99,8 @@ def read_compressed(values: Values) -> Format | None:
     choice(values, "quantization_status", ("compressed", "frozen"), "compressed")
     if values.object("sparsity_config").get("format", "dense") != "dense":
         raise values.wrong(f"{KEY}.sparsity_config", "sparse weights are not supported")
+    if online := [place for place in _transforms(values) if not str(place).startswith("weight")]:
+        raise values.wrong(f"{KEY}.transform_config", f"{online[0]!r}: activations are not transformed")
     formats = list(dict.fromkeys(_group_format(values, name) for name in groups))
     if len({type(each) for each in formats}) < len(formats):
         names = ", ".join(each.name for each in formats)
@@ -109,6 +111,15 @@ def read_compressed(values: Values) -> Format | None:
     return (
         formats[0] if len(formats) == 1 else MixedFormat(" and ".join(each.name for each in formats), formats)
     )
+
+
+def _transforms(values: Values) -> Iterator[object]:
+    """What is multiplied with Hadamard or other matrices. Those of weights lie in the weights already."""
+    groups = values.object("transform_config").object("config_groups")
+    for name in groups.values:
+        given = groups.object(name).get("apply", [])
+        for each in given if isinstance(given, list) else [given]:
+            yield each.get("location") if isinstance(each, Mapping) else each
 
 
 def _group_format(values: Values, name: str) -> Format:

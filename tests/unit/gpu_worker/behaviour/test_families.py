@@ -26,7 +26,7 @@ from gpu_worker.models.families import FAMILIES
 from tests.support.deployment import ROOT
 from tests.support.logits import watch_logits
 from tests.support.native import NO_ONEDNN_BFLOAT16
-from tests.unit.gpu_worker.conftest import BACK_ENDS, TRITON, back_end, makers
+from tests.unit.gpu_worker.conftest import BACK_ENDS, TRITON, back_end, make_runner, makers
 
 PROMPT = [5, 17, 3, 88, 41, 41, 9, 60, 2, 73, 28, 54, 12, 90, 33, 71, 8, 26, 65]
 LENGTH = len(PROMPT) + 64
@@ -635,6 +635,16 @@ def test_names_without_their_base_and_tensors_that_follow_from_others(
     save_file(bare | {"h.0.attn.bias": torch.ones(1, 1, 4, 4)}, tmp_path / "model.safetensors")
     first, second = (make.Driver(make.runner(directory)) for directory in (found.directory, tmp_path))
     assert first.generate(first.admit(0, PROMPT), 5) == second.generate(second.admit(0, PROMPT), 5)
+
+
+@pytest.mark.parametrize("name", ["EXAONE 4", "Nemotron 3", "OLMo Hybrid", "Qwen3.5"])
+def test_layers_for_prediction_are_left(models: Any, tmp_path: Path, name: str) -> None:
+    """Published checkpoints have them beside the layers that config.json counts."""
+    found = models(name)
+    shutil.copy(found.directory / "config.json", tmp_path)
+    tensors = load_file(found.directory / "model.safetensors")
+    save_file(tensors | {"mtp.layers.0.norm.weight": torch.ones(3)}, tmp_path / "model.safetensors")
+    make_runner(tmp_path, ReferenceKernels())
 
 
 @pytest.mark.parametrize(

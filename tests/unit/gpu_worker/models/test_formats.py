@@ -171,6 +171,12 @@ WEIGHT = {"num_bits": 8, "strategy": "group"}
 SIZES = [("a", 32), ("b", 64)]
 
 
+def rotated(*places: str) -> dict[str, Any]:
+    """`transform_config` of weights, or activations, that are multiplied with a Hadamard matrix."""
+    apply = [{"targets": ["Linear"], "location": place, "inverse": False} for place in places]
+    return {"config_groups": {"R4": {"type": "hadamard", "apply": apply, "randomize": False}}}
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [
@@ -201,6 +207,16 @@ SIZES = [("a", 32), ("b", 64)]
             r"config_groups: groups that differ in size are not supported \(int-quantized, int-quantized\)",
         ),
         (
+            compressed("int-quantized", strategy="channel")
+            | {"transform_config": rotated("weight_input", "input")},
+            "transform_config: 'input': activations are not transformed",
+        ),
+        (
+            compressed("int-quantized", strategy="channel")
+            | {"transform_config": {"config_groups": {"a": 1}}},
+            "a: an object is needed, not 1",
+        ),
+        (
             compressed("dense") | {"config_groups": {"a": {}}},
             r"config_groups\.a\.weights: an object is needed",
         ),
@@ -210,6 +226,13 @@ def test_another_format_is_refused_with_its_key(config: Any, message: str) -> No
     with pytest.raises(ModelError, match=rf"config\.json: .*{message}") as caught:
         read_format(Values(Path("config.json"), {"quantization_config": config}))
     assert "\n" not in str(caught.value)
+
+
+def test_weights_may_have_been_transformed() -> None:
+    config = compressed("int-quantized", strategy="channel")
+    for transforms in ({}, rotated("weight_input", "weight_output")):
+        changed = {"quantization_config": config | {"transform_config": transforms}}
+        assert read_format(Values(Path("config.json"), changed)) is not None
 
 
 @pytest.mark.parametrize("config", [None, {"kv_cache_scheme": {"num_bits": 8}}])
