@@ -15,7 +15,7 @@ from gpu_worker.kernels.kv_sizes import PageShape, StateShape
 from gpu_worker.models.alibi import slopes
 from gpu_worker.models.checkpoint import is_gguf
 from gpu_worker.models.experts_config import ExpertsConfig, read_experts
-from gpu_worker.models.families import FAMILIES, Family, family_of
+from gpu_worker.models.families import FAMILIES, Family, family_of, is_headless
 from gpu_worker.models.index_config import IndexConfig, read_index
 from gpu_worker.models.positions_config import read_ropes, read_windows
 from gpu_worker.models.recurrent_config import RecurrentConfig, read_recurrent
@@ -311,6 +311,7 @@ def _config_of(architecture: str, family: Family, values: Values) -> ModelConfig
         ),
         ropes=read_ropes(family, values, head_dim, windows),
         tie_word_embeddings=values.flag("tie_word_embeddings"),
+        headless=is_headless(architecture),
         qkv_bias=values.fact(family.qkv_bias),
         out_bias=values.fact(family.out_bias),
         mlp_bias=values.fact(family.mlp_bias),

@@ -163,7 +163,7 @@ def _load_native(
         keeps = frozenset() if form is None else kinds_kept(kernels)
         dtype = dtype or config.dtype or checkpoint.dtype()
         weights = Weights(checkpoint, dtype, device, ranks=ranks, keeps=keeps)
-        if not (config.num_labels or has_head(config, weights)):
+        if not (config.num_labels or config.headless or has_head(config, weights)):
             if _pools(directory):
                 log.info("%s: it has no head, and embeds texts alone", directory)
                 config = replace(config, headless=True)

@@ -20,7 +20,7 @@ from gpu_worker.kernels.reference.kept import kinds_kept
 from gpu_worker.models.checkpoint import Checkpoint, open_checkpoint
 from gpu_worker.models.classification import classification_head
 from gpu_worker.models.config import architecture_of, classified_in
-from gpu_worker.models.families import family_named
+from gpu_worker.models.families import FAMILIES
 from gpu_worker.models.formats.format import KEY, Format
 from gpu_worker.models.kv_scales import ENDS, UNUSED
 from gpu_worker.models.lazy_tensor import with_tensors
@@ -64,7 +64,7 @@ def load_with_transformers(
     except ImportError:
         what = f"{architecture} is not supported without the package transformers"
         raise values.wrong("architectures", what) from None
-    known = architecture.endswith(("ForCausalLM", CLASSIFIER)) or family_named(architecture) is not None
+    known = architecture.endswith(("ForCausalLM", CLASSIFIER)) or architecture in FAMILIES
     if not (known and hasattr(transformers, architecture)):
         what = "is not supported: neither Quire nor this version of transformers has it"
         if hasattr(transformers, architecture):

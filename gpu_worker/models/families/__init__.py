@@ -22,7 +22,7 @@ from gpu_worker.models.families import (
 from gpu_worker.models.families.family import Family
 from ops.model_directory.classifier import ARCHITECTURE as CLASSIFIER
 
-__all__ = ["FAMILIES", "Family", "family_named", "family_of"]
+__all__ = ["FAMILIES", "Family", "family_named", "family_of", "is_headless"]
 
 _GROUPS = (
     llama,
@@ -41,17 +41,28 @@ FAMILIES: Mapping[str, Family] = {name: each for group in _GROUPS for name, each
 """Families by the name of their architecture in config.json."""
 
 
-_CLASSIFIERS = {
+_OTHERS = {
     "GPT2ForSequenceClassification": "GPT2LMHeadModel",
+    "GPT2Model": "GPT2LMHeadModel",
     "Gemma3TextForSequenceClassification": "Gemma3ForCausalLM",
+    "Gemma3TextModel": "Gemma3ForCausalLM",
 }
-"""Classifiers whose language models have other names than usual."""
+"""Classifiers, and models without a head, whose language models have other names than usual."""
+
+_HEADLESS = "Model"
+
+
+def is_headless(architecture: str) -> bool:
+    """Whether an architecture is that of a language model without its head, which embeds texts."""
+    return architecture.endswith(_HEADLESS) and architecture not in FAMILIES
 
 
 def family_named(architecture: str) -> Family | None:
-    """The entry of an architecture. A classifier has that of the language model of its family."""
-    causal = architecture.replace(CLASSIFIER, "ForCausalLM")
-    return FAMILIES.get(_CLASSIFIERS.get(architecture, causal))
+    """The entry of an architecture. A classifier, and a model without a head, have that of the language model
+    of their family."""
+    end = _HEADLESS if is_headless(architecture) else CLASSIFIER
+    causal = f"{architecture.removesuffix(end)}ForCausalLM" if architecture.endswith(end) else architecture
+    return FAMILIES.get(_OTHERS.get(architecture, causal))
 
 
 def family_of(architecture: str, values: Mapping[str, Any]) -> Family | None:

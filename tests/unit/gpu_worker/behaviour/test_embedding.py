@@ -22,7 +22,7 @@ from scheduler_svc.core.errors import RequestRefused
 from scheduler_svc.core.request import Pooling, Request
 from tests.support.closed_loop import ClosedLoop
 from tests.support.dense import write_modules
-from tests.unit.gpu_worker.behaviour.test_families import random_model
+from tests.unit.gpu_worker.behaviour.test_families import GPT, random_model
 from tests.unit.gpu_worker.conftest import new_slot, plan
 
 WAYS = [Pooling.MEAN, Pooling.LAST]
@@ -169,6 +169,17 @@ def test_a_model_without_a_head(settings: Any, headless: tuple[Path, Any]) -> No
     loop.runner.reset()
     (fault,) = loop.runner.execute(plan(1, [(0, 0, 3, 1)], new_slots=[new_slot(0, text(3), [0])])).errors
     assert fault.message == "the model embeds texts, and can do nothing else"
+
+
+@pytest.mark.parametrize("architecture", ["MistralModel", "Gemma2Model", "GPT2Model"])
+def test_architectures_without_a_head(settings: Any, tmp_path: Path, architecture: str) -> None:
+    """As of E5 Mistral and BGE Gemma 2: also where config.json would tie a head. Names have no prefix."""
+    model = random_model(architecture, GPT if architecture == "GPT2Model" else {"head_dim": 8})
+    model.save_pretrained(tmp_path)
+    loop = ClosedLoop(load(settings(model=tmp_path, kernels="torch", dtype="float32", kv_memory=2**22)))
+    found = loop.embed(*(request(text(length), pooling=Pooling.LAST) for length in LENGTHS))
+    check(found, [expected(model, text(length), Pooling.LAST) for length in LENGTHS])
+    assert loop.fleet.headless
 
 
 def test_a_head_that_is_missing(settings: Any, headless: tuple[Path, Any], tiny: SimpleNamespace) -> None:
