@@ -250,7 +250,7 @@ def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _vocab_size(tokenizer: tokenizers.Tokenizer, config: Mapping[str, Any]) -> int:
     """Number of rows of the model's embedding. It may be larger than the tokenizer's vocabulary."""
-    size = config.get("vocab_size") or _text_config(config).get("vocab_size")
+    size = _text_config(config).get("vocab_size") or config.get("vocab_size")
     if size is None:
         return max(tokenizer.get_vocab().values(), default=-1) + 1
     if type(size) is not int or size < 1:

@@ -126,6 +126,8 @@ def read_recurrent(
 
 def _delta_net(values: Values, layers: int) -> RecurrentConfig:
     """Gated delta nets. Sizes that config.json leaves out are those of OLMo Hybrid."""
+    if (gate := values.get("output_gate_type", "silu")) not in ("silu", "swish"):
+        raise values.wrong("output_gate_type", f"{gate!r} is not supported: the norm's gate is silu")
     key_heads, heads = (
         values.positive(f"linear_num_{part}_heads", values.positive("num_attention_heads"))
         for part in ("key", "value")

@@ -52,6 +52,11 @@ def test_end_tokens(
 def test_the_vocabulary_is_the_model_s(byte_level: TextModel, tmp_path: Path) -> None:
     assert byte_level.vocab_size == byte_level.tokenizer.get_vocab_size()
     assert TextModel.load(directory(byte_level, tmp_path, config={"vocab_size": 512})).vocab_size == 512
+    within = {
+        "vocab_size": 500,
+        "text_config": {"vocab_size": 512},
+    }  # as in a model that sees, which embeds 512
+    assert TextModel.load(directory(byte_level, tmp_path, config=within)).vocab_size == 512
 
 
 def test_what_training_left_behind_is_off(byte_level: TextModel, tmp_path: Path) -> None:

@@ -174,6 +174,11 @@ def test_layers_that_kimi_linear_leaves_out(tmp_path: Path, layers: int) -> None
             "hidden_act: 'gelu' is not supported",
         ),
         (
+            "OLMo Hybrid",
+            {"output_gate_type": "sigmoid"},
+            "output_gate_type: 'sigmoid' is not supported",
+        ),
+        (
             "Kimi Linear",
             {"linear_attn_config": {"full_attn_layers": [2], "kda_layers": [1, 4]}},
             r"kda_layers: a list of numbers from 1 to 3 is needed, not \[1, 4\]",
