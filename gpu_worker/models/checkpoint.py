@@ -19,10 +19,8 @@ from gpu_worker.models.gguf_tensors import GgufTensors
 from gpu_worker.models.stacked import single_experts
 from gpu_worker.models.wrapped import language_tensors
 from ops.model_directory.files import FileError, not_there, read_json
-from ops.model_directory.weight_files import weight_files
+from ops.model_directory.weight_files import INDEX, SINGLE, weight_files
 
-_INDEX = "model.safetensors.index.json"
-_SINGLE = "model.safetensors"
 _WEIGHT = "weight"
 NO_ALIASES: Mapping[str, str] = {}
 
@@ -294,7 +292,7 @@ def open_checkpoint(
                 raise ModelError(f"{path}: {why}") from error
             names = set(file.keys())
             if missing := sorted((expected or set()) - names):
-                raise ModelError(f"{path}: {_INDEX} says that it has tensor {missing[0]}, it has not")
+                raise ModelError(f"{path}: {INDEX} says that it has tensor {missing[0]}, it has not")
             files |= dict.fromkeys(expected or names, file)
             maps += _map(file)
         found = {_usual(name, aliases): (files[own], own) for name, own in part(files).items()}
@@ -339,7 +337,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def shards(directory: Path) -> dict[Path, set[str] | None]:
     """Files of the checkpoint, and the tensors that each must have. None: any tensors."""
-    index = directory / _INDEX
+    index = directory / INDEX
     if index.is_file():
         try:
             weight_map = read_json(index, pairs=_once)["weight_map"]
@@ -355,10 +353,10 @@ def shards(directory: Path) -> dict[Path, set[str] | None]:
             names.add(name)
         for path in shards:
             if not path.is_file():
-                raise ModelError(f"{path} is missing, {_INDEX} names it")
+                raise ModelError(f"{path} is missing, {INDEX} names it")
         return shards
-    if (directory / _SINGLE).is_file():
-        return {directory / _SINGLE: None}
+    if (directory / SINGLE).is_file():
+        return {directory / SINGLE: None}
     pickles = [
         path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in sorted(directory.glob(pattern))
     ]
@@ -366,4 +364,4 @@ def shards(directory: Path) -> dict[Path, set[str] | None]:
         raise ModelError(
             f"{directory}: weights only as pickles ({pickles[0]}), which are never loaded: convert it"
         )
-    raise ModelError(f"{directory} has no {_SINGLE}")
+    raise ModelError(f"{directory} has no {SINGLE}")

@@ -12,11 +12,11 @@ from pathlib import Path
 from ops.model_directory.files import FileError
 from ops.model_directory.gguf.directory import SUFFIX, as_directory, gguf_name, gguf_of
 from ops.model_directory.tokenizer_files import made
-from ops.model_directory.weight_files import check_form, weight_files
+from ops.model_directory.weight_files import SINGLE, check_form, named_files, weight_files
 from ops.runtime.errors import StartError
 
-WEIGHTS = ["model*.safetensors", "[0-9]*_Dense/model.safetensors"]
-"""The model's weights, and those of layers after its pooling (`dense.py`)."""
+DENSE = "[0-9]*_Dense/model.safetensors"
+"""Weights of layers after its pooling (`dense.py`)."""
 FILES = ["*.json", "*.jinja", *made.FILES]
 """What is fetched, with the weights or without: never code or pickles, nor what some repositories have
 besides, the same weights once more under another name."""
@@ -67,15 +67,17 @@ def fetched(model: Path, say: Callable[[str], object] = lambda line: None, weigh
             return _complete(path) if file is None else as_directory(file)
         except FileError as error:
             raise HubError(str(error)) from error
-    directory = _downloaded(model, [*FILES, *WEIGHTS] if weights else FILES, say)
-    if weights and not weight_files(directory):
-        from huggingface_hub import constants
-
-        raise HubError(
-            f"{model}: {constants.ENDPOINT} has no model*.safetensors of it; "
-            "pickles are never fetched, nor is consolidated.safetensors"
-        )
+    directory = _downloaded(model, FILES, say)
     try:
+        if weights:
+            directory = _downloaded(model, [*named_files(directory), DENSE])
+            if not weight_files(directory):
+                from huggingface_hub import constants
+
+                raise HubError(
+                    f"{model}: {constants.ENDPOINT} has no {SINGLE} of it; "
+                    "pickles are never fetched, nor is consolidated.safetensors"
+                )
         return _complete(directory)
     except FileError as error:
         raise HubError(str(error)) from error
@@ -86,8 +88,8 @@ def fetched_adapter(adapter: Path, say: Callable[[str], object] = lambda line: N
     return _downloaded(adapter, ADAPTER, say) if is_id(adapter) else adapter.expanduser().absolute()
 
 
-def _downloaded(model: Path, files: Sequence[str], say: Callable[[str], object]) -> Path:
-    """The files of an id that have one of these names, in the library's cache. Raises `HubError`."""
+def _downloaded(model: Path, files: Sequence[str], say: Callable[[str], object] = lambda line: None) -> Path:
+    """The files of an id that match one of these patterns, in the library's cache. Raises `HubError`."""
     # Its import takes longer than the rest of a command, and few need it.
     from huggingface_hub import constants, snapshot_download
     from huggingface_hub.utils.tqdm import disable_progress_bars

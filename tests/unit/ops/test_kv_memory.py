@@ -135,6 +135,16 @@ def test_weights_are_the_file_without_its_header() -> None:
     assert weights_bytes(_MODEL) == file.stat().st_size - 8 - header
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "layers-0.safetensors"])
+def test_weights_count_once(tmp_path: Path, name: str) -> None:
+    """Repositories of Mistral have all of them in another file, too."""
+    (tmp_path / name).symlink_to((_MODEL / "model.safetensors").resolve())
+    (tmp_path / "consolidated.safetensors").symlink_to((_MODEL / "model.safetensors").resolve())
+    if name != "model.safetensors":
+        (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
+    assert weights_bytes(tmp_path) == weights_bytes(_MODEL)
+
+
 @pytest.mark.parametrize(
     ("encoder", "config", "bits"),
     [

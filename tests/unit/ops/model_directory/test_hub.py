@@ -91,6 +91,27 @@ def test_a_tokenizer_fetches_no_weights_and_the_worker_s_lie_beside_its_files(hu
     assert set(hub.sent.values()) == {1}
 
 
+def test_files_of_an_index_may_have_any_names(hub: Hub) -> None:
+    """As of Qwen's models in fp8. What it does not name is not fetched."""
+    folder = hub.root / "forest" / "fox"
+    (folder / "model.safetensors").rename(folder / "layers-0.safetensors")
+    (folder / "mtp.safetensors").write_bytes(bytes(64))
+    (folder / "model-00001-of-00001.safetensors").write_bytes(bytes(64))
+    named = {"model.norm.weight": "layers-0.safetensors", "mtp.fc.weight": "mtp.safetensors"}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": named}))
+    directory = fetched(FOX)
+    assert {path.name for path in directory.glob("*.safetensors")} == {*named.values()}
+    assert set(hub.sent.values()) == {1}
+
+
+def test_an_index_fetches_nothing_else(hub: Hub) -> None:
+    folder = hub.root / "forest" / "fox"
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "pytorch_model.bin"}}')
+    with pytest.raises(HubError, match=r"index\.json: 'pytorch_model\.bin' is not a file of safetensors"):
+        fetched(FOX)
+    assert "forest/fox/pytorch_model.bin" not in hub.sent
+
+
 def test_side_by_side_everything_is_fetched_once(hub: Hub) -> None:
     with ThreadPoolExecutor(4) as pool:
         assert len(set(pool.map(fetched, [FOX] * 4))) == 1
@@ -116,8 +137,8 @@ def test_a_token_is_shown_to_the_hub(hub: Hub, monkeypatch: pytest.MonkeyPatch) 
     [
         ("forest/owl", "forest/owl: there is no such directory, and http.* has no such model"),
         ("forest/fox@v3", "forest/fox@v3: http.* has no such revision"),
-        ("forest/pickled", r"forest/pickled: http.* has no model\*\.safetensors of it; pickles are never"),
-        ("forest/consolidated", r"no model\*\.safetensors of it; .* nor is consolidated\.safetensors"),
+        ("forest/pickled", r"forest/pickled: http.* has no model\.safetensors of it; pickles are never"),
+        ("forest/consolidated", r"no model\.safetensors of it; .* nor is consolidated\.safetensors"),
         ("forest/fox--y", "forest/fox--y: .*"),
     ],
 )

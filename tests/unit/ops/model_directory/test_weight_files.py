@@ -1,16 +1,20 @@
-"""Directories of Mistral, which may have the weights twice, or in a form of their own alone."""
+"""The files that an index of safetensors names; and directories of Mistral, which may have the weights twice, or in
+a form of their own alone."""
 
+import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpu_worker.models.checkpoint import is_gguf
 from gpu_worker.startup.fingerprint import weights_of
 from ops.kv_memory import weights_bytes
+from ops.model_directory.files import FileError
 from ops.model_directory.hub import HubError, fetched
 from ops.model_directory.settings import SHIPPED_DRAFT
-from ops.model_directory.weight_files import weight_files
+from ops.model_directory.weight_files import INDEX, SINGLE, named_files, weight_files
 
 
 @pytest.fixture
@@ -51,3 +55,27 @@ def test_a_gguf_file_is_not_kept_from_being_read(model: Path) -> None:
     (model / "model.safetensors").rename(model / "consolidated.safetensors")
     (model / "model.gguf").write_bytes(b"")
     assert is_gguf(model)
+
+
+def test_each_file_once(tmp_path: Path) -> None:
+    assert named_files(tmp_path) == [SINGLE]
+    named = {"a": "outside.safetensors", "b": "model.safetensors-00001-of-00002.safetensors"}
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": named | {"c": "outside.safetensors"}}))
+    assert named_files(tmp_path) == sorted(named.values())
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        ([], "is not a JSON object"),
+        ({}, "weight_map: an object is needed"),
+        ({"weight_map": {"a": "../model.safetensors"}}, "is not a file of safetensors beside it"),
+        ({"weight_map": {"a": "*.safetensors"}}, "is not a file of safetensors beside it"),
+        ({"weight_map": {"a": "model.bin", "b": "one.safetensors"}}, "'model.bin' is not a file"),
+        ({"weight_map": {"a": 3}}, "'3' is not a file"),
+    ],
+)
+def test_what_is_no_index_is_refused(tmp_path: Path, index: Any, message: str) -> None:
+    (tmp_path / INDEX).write_text(json.dumps(index))
+    with pytest.raises(FileError, match=message):
+        named_files(tmp_path)
