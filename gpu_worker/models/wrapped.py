@@ -83,6 +83,7 @@ WRAPPED: Mapping[str, Wrapped] = {
     "Idefics3ForConditionalGeneration": Wrapped(),
     "InternVLForConditionalGeneration": Wrapped(),
     "KimiK25ForConditionalGeneration": Wrapped("DeepseekV3ForCausalLM"),
+    "Lfm2VlForConditionalGeneration": Wrapped("Lfm2ForCausalLM", {"lfm2_moe": Wrapped("Lfm2MoeForCausalLM")}),
     "Llama4ForConditionalGeneration": Wrapped("Llama4ForCausalLM"),
     "LlavaForConditionalGeneration": Wrapped(),
     "LlavaNextForConditionalGeneration": Wrapped(),

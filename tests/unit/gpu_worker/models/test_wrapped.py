@@ -86,6 +86,11 @@ WITHIN: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         | {"n_group": 1, "topk_group": 1, "first_k_dense_replace": 1, "num_key_value_heads": 4},
         {"vision_config": SMALL | {"num_attention_heads": 1, "patch_size": 2}},
     ),
+    "Lfm2Vl": (
+        "lfm2",
+        {"layer_types": ["conv", "full_attention", "conv"], "block_multiple_of": 8},
+        {"vision_config": SMALL | {"num_attention_heads": 2, "patch_size": 2, "num_patches": 16}},
+    ),
     "Mistral3": ("mistral", {"sliding_window": None}, {"vision_config": SEES}),
     "Mistral3 with Ministral 3": (
         "ministral3",
