@@ -5,6 +5,7 @@ import shlex
 import sys
 from pathlib import Path
 
+from gpu_worker.models.families import is_headless
 from ops.launcher.specs import Options
 from ops.model_directory.classifier import classifier_of
 from ops.model_directory.encoder import encoder_family
@@ -92,7 +93,9 @@ def _example(model: Path) -> tuple[str, str, str, dict[str, object]]:
     if classifier_of(model, config) is not None:
         question = "What a fine day."
         return "classify", "", question, {"input": question}
-    if encoder_family(config) is not None or pools(model):
+    names = config.get("architectures")
+    headless = isinstance(names, list) and any(is_headless(str(name)) for name in names)
+    if headless or encoder_family(config) is not None or pools(model):
         question = "A fox in the snow."
         return "embeddings", _PYTHON_EMBEDDING, question, {"input": question}
     if template_source(model) is not None:

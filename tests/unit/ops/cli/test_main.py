@@ -139,8 +139,11 @@ def test_the_welcome_fits_the_model(tmp_path: Path) -> None:
     classifies = welcome(Options(models=(Served(classifier),)))
     assert "http://127.0.0.1:8000/v1/classify" in classifies
     assert "openai" not in classifies
+    (tmp_path / "chatty" / "config.json").write_text(json.dumps({"architectures": ["GPT2LMHeadModel"]}))
     asked = [first_request(tmp_path / name)[0] for name in ("plain", "chatty", "encoder", "classifier")]
     assert asked == ["completions", "completions", "embeddings", "classify"]
+    (encoder / "config.json").write_text(json.dumps({"architectures": ["MistralModel"]}))
+    assert first_request(encoder)[0] == "embeddings"
 
 
 def test_the_welcome_can_be_pasted_from_a_path_with_a_space(
