@@ -1,8 +1,8 @@
 """The files of a directory that have the model's weights.
 
-An index names them, and they may have any names; without an index there is one file. Repositories may have the
-same weights once more under other names. Mistral's have consolidated.safetensors, in which tensors have other
-names, too: this form and its configuration, params.json, are not read.
+An index names them, and they may have any names; without an index there is one file. Repositories may have
+the same weights once more. Mistral's have consolidated.safetensors, in which tensors have other names: this
+form and its configuration, params.json, are not read.
 """
 
 import re

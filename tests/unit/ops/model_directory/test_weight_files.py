@@ -1,5 +1,4 @@
-"""The files that an index of safetensors names; and directories of Mistral, which may have the weights twice, or in
-a form of their own alone."""
+"""Which files of a directory have the weights, and what is said of Mistral's own form of a model."""
 
 import json
 import shutil
