@@ -12,7 +12,7 @@ half of all."""
 
 
 class Followers:
-    """Counts those of one kind, by tenant."""
+    """Counts the requests of one kind that wait, by tenant."""
 
     def __init__(self, most: int = MAX_FOLLOWERS) -> None:
         self._most = most
@@ -21,15 +21,11 @@ class Followers:
     def __len__(self) -> int:
         return self._by_tenant.total()
 
-    def check(self, tenant: str) -> None:
-        """Raises `Overloaded` if there is no place for one more of the tenant's."""
-        if self._by_tenant[tenant] + 1 > self._most - len(self) - 1:
-            raise Overloaded("Too many requests wait for the answers of others.")
-
     @contextmanager
     def place(self, tenant: str) -> Iterator[None]:
-        """A place for one of the tenant's. Raises as `check`."""
-        self.check(tenant)
+        """A place for one request of the tenant's. Raises `Overloaded` if there is none."""
+        if self._by_tenant[tenant] + 1 > self._most - len(self) - 1:
+            raise Overloaded("Too many requests wait for the answers of others.")
         self._by_tenant[tenant] += 1
         try:
             yield

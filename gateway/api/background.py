@@ -15,7 +15,7 @@ from fastapi import Request, Response
 
 from gateway.api.answer import Json, compact
 from gateway.errors import BadRequest, NotFound
-from gateway.http.caller import caller_of
+from gateway.http.caller import Caller, caller_of
 from gateway.http.sse import COMMENT_BETWEEN_IDS, EventStream, named_event
 from gateway.upstream.job_queue import JobQueue, LeaseLost
 from gateway.upstream.response_store import ResponseStore
@@ -55,11 +55,19 @@ class Background:
         `asked`: the body without its input. `response`: as it is before it has begun. `items`: the input,
         of which the first `earlier` are not the request's own.
         """
-        caller, response_id = caller_of(request), response["id"]
-        if asked.get("stream"):
-            self.store.followers.check(caller.tenant)
+        caller = caller_of(request)
         fixed = {"seed": secrets.randbits(63)} | asked  # whoever goes on with it comes to the same text
         record = {"response": response, "input": items, "earlier": earlier, "request": fixed}
+        if not asked.get("stream"):
+            await self._queue(caller, record)
+            return Response(compact(response), media_type="application/json")
+        with self.store.followers.place(caller.tenant):  # what could not be followed is not stored either
+            await self._queue(caller, record)
+        return self.follow(caller.tenant, response["id"], -1)
+
+    async def _queue(self, caller: Caller, record: Json) -> None:
+        """Store a response, and let some gateway make it."""
+        response, response_id = record["response"], record["response"]["id"]
         await self.store.put(caller.tenant, response_id, record)
         first = [_event(f"response.{kind}", response, at) for at, kind in enumerate(("created", "queued"))]
         try:
@@ -71,9 +79,6 @@ class Background:
             await self.store.delete(caller.tenant, response_id)
             raise
         self.wake()
-        if asked.get("stream"):
-            return self.follow(caller.tenant, response_id, -1)
-        return Response(compact(response), media_type="application/json")
 
     def follow(self, tenant: str, response_id: str, after: int) -> Response:
         """The events of a response after number `after`, until it ends."""
