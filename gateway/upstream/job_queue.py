@@ -66,21 +66,26 @@ return 1
 _TAKE = (
     _COMMON
     + """
-local open, wanted, ids, full = base .. 'open', ARGV[3], {ARGV[3]}, {}
+local open, wanted, full, first = base .. 'open', ARGV[3], {}, 0
 for place = 5, #ARGV do full[ARGV[place]] = true end
-if wanted == '' then ids = redis.call('ZRANGE', open, '-inf', after(0), 'BYSCORE') end
-for _, id in ipairs(ids) do
-  local key = base .. 'job:' .. id
-  local tenant = redis.call('HGET', key, 'tenant')
-  if not tenant then
-    redis.call('ZREM', open, id)
-  elseif not full[tenant] and (wanted == '' or tenant == ARGV[4]) then
-    redis.call('ZADD', open, after(ARGV[2]), id)
-    redis.call('HSET', key, 'owner', ARGV[1])
-    redis.call('HINCRBY', key, 'takes', 1)
-    return {id, redis.call('HGETALL', key)}
+repeat
+  local ids = {wanted}
+  if wanted == '' then ids = redis.call('ZRANGE', open, '-inf', after(0), 'BYSCORE', 'LIMIT', first, 100) end
+  for _, id in ipairs(ids) do
+    local key = base .. 'job:' .. id
+    local tenant = redis.call('HGET', key, 'tenant')
+    if not tenant then
+      redis.call('ZREM', open, id)
+    elseif not full[tenant] and (wanted == '' or tenant == ARGV[4]) then
+      redis.call('ZADD', open, after(ARGV[2]), id)
+      redis.call('HSET', key, 'owner', ARGV[1])
+      redis.call('HINCRBY', key, 'takes', 1)
+      return {id, redis.call('HGETALL', key)}
+    else
+      first = first + 1
+    end
   end
-end
+until #ids < 100
 return nil
 """
 )

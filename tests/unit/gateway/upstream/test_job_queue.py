@@ -46,6 +46,20 @@ async def test_jobs_of_some_tenants_wait_on(queue: JobQueue) -> None:
     assert await queue.take(["north"]) is None
 
 
+async def test_many_jobs_that_wait_on_do_not_hide_others(line: Line, prefix: str) -> None:
+    """More than are looked at at once, and some whose records are gone."""
+    queue = JobQueue(line, prefix, "test", 250)
+    for number in range(250):
+        await queue.add(f"{number:03}", NORTH)
+    await queue.add("last", SOUTH)
+    await line.execute(*(("DEL", f"{prefix}jobs:test:job:{number:03}") for number in range(50)))
+    found = await queue.take(["north"])
+    assert found is not None
+    assert found.id == "last"
+    (known,) = await line.execute(("ZCARD", f"{prefix}jobs:test:open"))
+    assert known == 201
+
+
 async def test_who_has_lost_the_lease_writes_nothing(queue: JobQueue, line: Line, prefix: str) -> None:
     await queue.add("a", NORTH)
     first = await queue.take()
