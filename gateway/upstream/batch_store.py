@@ -1,7 +1,7 @@
 """Batches of OpenAI's API in Redis, and the results of their lines.
 
-A batch object, without counts, is kept as the object of a file that nothing is in, and takes room as that
-does. After the prefix and `batches:` the other keys are:
+A batch object, without its counts, is kept as the object of an empty file, and takes the room of one. After
+the prefix and `batches:` the other keys are:
 
     counts:<tenant>:<id>    hash: lines `completed` and `failed`
     done:<tenant>:<id>      bit n: line n has its result
@@ -121,9 +121,11 @@ class BatchStore:
         text = await self._execute("HGET", f"{self.files.base}one:{place}", "about")
         if text is None:
             return None
+        batch: Json = json.loads(text)
+        if batch["created_at"] + KEPT_SECONDS <= time.time():
+            return None
         found = await self._execute("HGETALL", f"{self._base}counts:{place}")
         counts = {name.decode(): int(count) for name, count in zip(found[::2], found[1::2], strict=True)}
-        batch: Json = json.loads(text)
         batch["request_counts"] |= counts
         return batch | {OUTCOMES[outcome]: file_of(batch_id, outcome) for outcome in counts}
 

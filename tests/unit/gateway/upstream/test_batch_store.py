@@ -1,10 +1,12 @@
 """Batches in Redis: what is written for one counts as progress, and nothing else does; and their room."""
 
+import time
+
 import pytest
 
 from gateway.behalf import Behalf
 from gateway.errors import Overloaded
-from gateway.upstream.batch_store import BatchStore
+from gateway.upstream.batch_store import KEPT_SECONDS, BatchStore
 from gateway.upstream.file_store import FileStore
 from gateway.upstream.job_queue import JobQueue
 from proto.rpc.line import Line
@@ -52,3 +54,12 @@ async def test_batches_take_the_room_of_files(line: Line, prefix: str) -> None:
         await store.delete("t", batch["id"])
     (left,) = await line.execute(("KEYS", f"{prefix}*"))
     assert left == []
+
+
+async def test_a_batch_that_has_run_out_is_not_found(line: Line, prefix: str) -> None:
+    """Redis may have it until the next file comes."""
+    store = BatchStore(line, prefix, FileStore(line, prefix, seconds=60, tenant_bytes=2**16, all_bytes=2**16))
+    for seconds, kept in ((KEPT_SECONDS - 60, True), (KEPT_SECONDS, False)):
+        batch = BATCH | {"created_at": int(time.time()) - seconds, "request_counts": {}}
+        await store.put("t", batch)
+        assert (await store.get("t", batch["id"]) is not None) == kept
