@@ -200,8 +200,8 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self._watch_writing()
 
     def keepalive_timeout(self) -> None:
-        if not self._may_go_on and not self.transport.is_closing():
-            # Its answer to the ping may wait to be read.
+        if (self._unread or not self._may_go_on) and not self.transport.is_closing():
+            # Its answer to the ping may wait to be parsed, or to be read.
             self.pong_timer = self.loop.call_later(self.ping_timeout or 0, self.keepalive_timeout)
             return
         super().keepalive_timeout()

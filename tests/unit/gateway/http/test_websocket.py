@@ -169,6 +169,18 @@ async def test_the_answer_to_a_ping_may_wait_until_the_client_reads():
         assert not made.transport.aborted.is_set(), "the time for writing has ended"
 
 
+async def test_the_answer_to_a_ping_may_wait_to_be_parsed(monkeypatch):
+    monkeypatch.setattr(websocket, "TURN_SECONDS", 0)
+    async with opened(App()) as made:
+        made.send_keepalive_ping()
+        made.data_received(frame(PING, b"") * 1000 + frame(PONG, made.pending_ping_payload))
+        made.keepalive_timeout()
+        assert not made.transport.closing
+        async with asyncio.timeout(60):
+            while made.pending_ping_payload is not None:
+                await asyncio.sleep(0)
+
+
 async def test_nothing_is_read_that_cannot_be_answered():
     async with opened(App()) as made:
         assert made.transport.reading
