@@ -38,6 +38,8 @@ def not_there(path: Path) -> str:
     A repository that was cloned without Git LFS has pointers in place of large files.
     """
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # at a pipe `open` waits
+            return "no file"
         with path.open("rb") as file:
             begins = file.read(len(_POINTER))
     except OSError as error:

@@ -53,6 +53,11 @@ def test_a_file_that_is_no_checkpoint_has_a_fingerprint_too(directory) -> None:
     assert weights_of(directory)
 
 
+def test_a_pipe_beside_the_weights_does_not_count(tiny, directory) -> None:
+    os.mkfifo(directory / "other.safetensors")
+    assert weights_of(directory) == weights_of(tiny.directory)
+
+
 def test_formats_and_arithmetic_count(settings, directory) -> None:
     kernels, cpu = ReferenceKernels(), torch.device("cpu")
     chosen = [

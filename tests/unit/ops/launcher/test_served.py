@@ -1,5 +1,6 @@
 """Models that `quire up` is asked to serve, and their names."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,10 @@ def test_a_pointer_is_no_model(tmp_path: Path) -> None:
         "version https://git-lfs.github.com/spec/v1\noid sha256:0\n"
     )
     with pytest.raises(UsageError, match=r"model-2\.safetensors: a pointer of Git LFS.*`git lfs pull`"):
+        Served(tmp_path).check()
+    (tmp_path / "model-2.safetensors").unlink()
+    os.mkfifo(tmp_path / "model-2.safetensors")
+    with pytest.raises(UsageError, match=r"model-2\.safetensors: no file"):
         Served(tmp_path).check()
 
 
