@@ -32,7 +32,7 @@ def _mended(raw: bytes) -> bytes | None:
     """The text with U+FFFD for each half; None if it has none, or too many."""
     parts: list[bytes] = []
     end = place = 0
-    for _ in range(MAX_HALVES):
+    for _ in range(MAX_HALVES + 1):
         if (found := _HALVES.search(raw, place)) is None:
             return b"".join([*parts, raw[end:]]) if parts else None
         before = raw[place : found.start()]
@@ -47,7 +47,7 @@ def _mended(raw: bytes) -> bytes | None:
 
 
 def text_of(value: Any) -> bytes:
-    """The JSON text of a value that `value_of` gave. Who reads one refuses infinite numbers, as of 1e999."""
+    """The JSON text of a value that `value_of` gave. One with an infinite number is invalid."""
     return to_json(value, inf_nan_mode="constants")
 
 
