@@ -1,7 +1,7 @@
 """Takes jobs out of Redis, and works at them as long as this gateway has their leases.
 
-A job may last for a day, so that tenants share a runner as they share other places: each may have as many
-jobs under way as it leaves free, alone half of all, and in any case one.
+A job may last for a day. So tenants share a runner as they share other places: each may have as many jobs
+under way as it leaves free, which are half of all for one that is alone, and in any case one.
 """
 
 import asyncio
@@ -18,10 +18,10 @@ from ops.runtime.metrics import METRICS
 LOOK_SECONDS = 5.0
 """Time between two looks for jobs whose gateways have died. Of a new job its own gateway knows at once."""
 
-logger = logging.getLogger(__name__)
-
 RESERVE = 256
 """Places beside the others, for tenants that have no job under way."""
+
+logger = logging.getLogger(__name__)
 
 Work = Callable[[Job], Awaitable[None]]
 """Works at a job until it is done. Whoever calls it ends the job. Raises `LeaseLost` or `Unavailable`."""

@@ -86,6 +86,10 @@ async def test_a_tenant_does_not_keep_others_waiting(
     async with running(queue, work, at_once=4):
         await until(lambda: len(now) == 6)
         assert now == {"a0", "a1", "b0", "c0", "d0", "e0"}
+        left = await queue.take("abcde")
+        assert left is not None
+        assert left.id == "f0"
+        await queue.give_back(left)
         go_on.set()
         await until(lambda: len(now) == 24)
 
