@@ -79,9 +79,9 @@ def weights_of(directory: Path) -> bytes:
         content = path.read_bytes() if path.is_file() else b""
         found.update(f"{name} {len(content)} ".encode() + content)
     for path in sorted((*weight_files(directory), *directory.glob("*.gguf"))):
+        size = path.stat().st_size
         if not path.is_file():  # as a pipe, at which `open` waits
             continue
-        size = path.stat().st_size
         found.update(f"{path.name} {size} ".encode())
         with path.open("rb") as file:
             header = 0  # what a GGUF file says before its numbers is in config.json
