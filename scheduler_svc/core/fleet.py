@@ -80,7 +80,7 @@ class Fleet:
         self._homeless: dict[SequenceGroup, None] = {}
         self._suspects: dict[SequenceGroup, None] = {}
         self._isolated: dict[Scheduler, _Isolation] = {}
-        self._backlog = Backlog()
+        self._backlog = Backlog(self._home)
         self._arrivals = 0
         self._admitted_before = 0  # on workers that are lost
 
@@ -106,7 +106,9 @@ class Fleet:
 
     def waiting(self) -> Waiting:
         """What waits for others to make room. To be asked again after each change."""
-        return self._backlog.beyond(sum(each.room for each in self.schedulers if each not in self._isolated))
+        return self._backlog.beyond(
+            (each, each.room) for each in self.schedulers if each not in self._isolated
+        )
 
     def accept(self, request: Request, watch: Watch | None = None) -> tuple[SequenceGroup, Outcome]:
         """Take on a request. The outcome says whether it is refused, or complete already."""
@@ -135,9 +137,10 @@ class Fleet:
 
     def cancel(self, group: SequenceGroup) -> None:
         """End a request, wherever it is."""
-        home = self._home.pop(group, None)
+        home = self._home.get(group)
         if home is not None:
             home.cancel(group)
+            del self._home[group]
             self._review(home)
             return
         self._backlog.leave(group)
@@ -252,6 +255,7 @@ class Fleet:
 
     def _submit(self, group: SequenceGroup, scheduler: Scheduler) -> None:
         self._home[group] = scheduler
+        self._backlog.count_on(scheduler, group.backlog_sequences)
         scheduler.submit(group)
         self._router.review(scheduler)
 
@@ -270,6 +274,7 @@ class Fleet:
                 outcome.gains.append(Gain(group, sequence.index, -1, finish, -1))
             elif group.request.rolling:
                 roll(sequence)
+                self._backlog.note(sequence)
         return group.unfinished > 0
 
     def _fit_limit(self, group: SequenceGroup) -> None:
@@ -303,6 +308,7 @@ class Fleet:
     def _leave(self, group: SequenceGroup, scheduler: Scheduler) -> None:
         """The group is handed back. If its answer has begun, only a worker like this one goes on with it."""
         del self._home[group]
+        self._backlog.count_on(scheduler, -group.backlog_sequences)
         begun = group.request.scores_prompt and group.scored > 1
         if begun or any(sequence.output_tokens for sequence in group.sequences):
             group.fingerprint = scheduler.limits.fingerprint_of(group.request.adapter)

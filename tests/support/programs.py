@@ -7,7 +7,7 @@ gets alone, no block is leaked, and the worker has seen nothing that it could no
 """
 
 from array import array
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from dataclasses import replace
 from math import inf
 from random import Random
@@ -220,12 +220,15 @@ class World:
             worker.check_readable(tokens, table.blocks, table.dropped, adapter, images)
 
     def check_backlog(self) -> None:
-        """As many count as waiting, of each tenant, as there are."""
-        found = defaultdict[str, list[int]](lambda: [0, 0])
+        """As many count as waiting, of each tenant and on each worker, as there are."""
+        found, on = defaultdict[str, list[int]](lambda: [0, 0]), Counter[Scheduler | None]()
         for group, request in self.requests.items():
             if group not in self.ended and (waiting := sum(each.waits for each in group.sequences)):
                 found[request.tenant][0] += 1
                 found[request.tenant][1] += waiting
+                on[self.fleet.home(group)] += waiting
+        del on[None]
+        assert on == self.fleet._backlog._waiting_on
         tenants = self.fleet._backlog._tenants
         assert found == {name: [each.requests, each.sequences] for name, each in tenants.items()}
         assert all(each.tokens >= each.sequences for each in tenants.values())

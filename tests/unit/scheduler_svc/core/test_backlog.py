@@ -1,11 +1,13 @@
 """What waits is counted by tenant, and in the same time however much it is."""
 
+from array import array
 from functools import partial
 from types import SimpleNamespace
 
 import pytest
 
 from scheduler_svc.core.fleet import Fleet
+from scheduler_svc.core.request import SoFar
 from scheduler_svc.core.sequence import SequenceGroup
 from scheduler_svc.core.suspicion import Loss
 from tests.support.counted import calls_of
@@ -89,3 +91,40 @@ def test_asking_accepting_and_cancelling_take_as_long_with_many(
         ]
         calls.append([calls_of(action) for action in each])
     assert calls[0] == calls[1]
+
+
+def test_slots_are_free_for_what_waits_on_their_worker_alone(fake: SimpleNamespace, fleet: Fleet) -> None:
+    """Others cannot go there: they are too long, as here, or have an adapter that it lacks."""
+    small, _ = fleet.add_worker(fake.limits(max_slots=8, num_blocks=4))
+    large, _ = fleet.add_worker(fake.limits(max_slots=1))
+    groups = [fleet.accept(fake.request([1] * 30))[0] for _ in range(4)]
+    stranded, _ = fleet.accept(fake.request([1] * 5, adapter="none has it"))
+    assert {fleet.home(group) for group in groups} == {large}
+    assert (fleet.waiting().requests, fleet.waiting().tokens) == (4, 100)
+    short, _ = fleet.accept(fake.request([1] * 5, max_tokens=2))
+    assert fleet.home(short) is small
+    assert fleet.waiting().requests == 4, "there is a slot for it"
+    large.plan()
+    fleet.cancel(groups[0])
+    assert fleet.waiting().requests == 3, "the next one's slot"
+    fleet.remove_worker(large)
+    assert fleet.waiting().requests == 4
+    assert list(fleet._backlog._waiting_on) == [small]
+    fleet.remove_worker(small)
+    assert fleet.waiting().requests == 5
+    for group in (*groups, stranded, short):
+        fleet.cancel(group)
+    assert not fleet.waiting().requests
+
+
+def test_a_text_that_rolled_counts_with_what_it_keeps(fake: SimpleNamespace, fleet: Fleet) -> None:
+    fleet.add_worker(fake.limits(max_slots=1, max_model_len=32))
+    first, _ = fleet.accept(fake.request([1] * 5))
+    so_far = SoFar(0, array("i", [2] * 500), finished=False)
+    rolls, _ = fleet.accept(fake.request([1] * 5, rolling=True, resumed=(so_far,), max_tokens=900))
+    tokens = len(rolls.sequences[0].tokens)
+    assert tokens < 32
+    assert fleet.waiting().tokens == (5 + tokens) // 2
+    fleet.cancel(rolls)
+    fleet.cancel(first)
+    assert not fleet.waiting().tokens
