@@ -22,8 +22,8 @@ MOST_LEFT = 1024
 """Members of an account that are remembered when they have left: the latest. Clients name users as they
 like."""
 
-
 Claim = tuple[int, int, int]
+"""(slots now, slots before, number): see `Account.claim`."""
 
 
 class Contenders:

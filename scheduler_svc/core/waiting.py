@@ -4,8 +4,9 @@
                  │          └─ user
                  └─ tenant ─── user      an account has a heap of its members that wait, by claim
 
-A sequence that ends while it waits, and a member whose claim changes, stay in their heaps until they come up
-or are half of it. So nothing takes longer than the logarithm of how many wait.
+The entry of a sequence that has ended, or of a member whose claim has changed, stays in its heap until it
+comes up, or until half of the heap is such entries. So to add or take a sequence costs the logarithm of how
+many wait.
 """
 
 from collections import OrderedDict
@@ -17,7 +18,7 @@ from scheduler_svc.core.errors import IntegrityError
 from scheduler_svc.core.sequence import Age, Sequence
 
 FEW = 64
-"""Sequences that a user's queue has room for before those that have ended are looked for."""
+"""Sequences that a user's queue may have at least before those that have ended are removed."""
 
 
 class UserQueue:
@@ -69,6 +70,8 @@ class WaitingQueue:
             queue = self._queues[user] = self._queue()
             user.owner.waiting.enter(user)
             self._tenants.waiting.enter(user.owner)
+        elif queue.peek() is None:  # it is here only because nobody has looked
+            self._queues.move_to_end(user)
         queue.push(sequence)
 
     def peek(self) -> Sequence | None:
@@ -94,7 +97,8 @@ class WaitingQueue:
         return [first, *sorted((head for head in waiting if head is not None), key=_claim)]
 
     def in_turn(self) -> Sequence | None:
-        """The next sequence of one user: with each call of another one that waits."""
+        """The next sequence of one user; of the next user with each call. Users are in the order in which
+        they began to wait."""
         while self._queues:
             user, queue = next(iter(self._queues.items()))
             if (head := queue.peek()) is not None:

@@ -80,7 +80,7 @@ def _claimants(state: SchedulerState) -> Iterator[Sequence]:
             yield first
         return
     yield from state.shares.owed(state.waiting.heads())
-    head = state.waiting.in_turn()  # within one user, of which there may be many: one in each step
+    head = state.waiting.in_turn()  # within a user: one user in each step, as there may be many
     if head is not None and (state.policy.preempts or head.group.account.searches):
         yield head
 
