@@ -17,6 +17,7 @@ from ops.launcher.leases import Leases
 from ops.runtime.address import without_password
 from ops.runtime.settings import named_redis, stream_prefix
 from proto.rpc import Lease
+from scheduler_svc.recording.recordings import files_of
 
 _DESCRIPTION = """\
 Have every scheduler that runs on this machine write what was planned and computed in the last
@@ -56,14 +57,14 @@ async def _record(scheduler: Lease) -> int:
     if not isinstance(workers, int) or not workers:
         print(f"quire record: the scheduler of process {pid} has no worker", file=sys.stderr)
         return 1
-    before = set(_files(directory, pid))
+    before = set(files_of(directory, pid))
     try:
         os.kill(pid, signal.SIGUSR1)
     except OSError as error:
         print(f"quire record: process {pid}: {error.strerror}", file=sys.stderr)
         return 1
     end = time.monotonic() + PATIENCE
-    while len(new := sorted(set(_files(directory, pid)) - before)) < workers:
+    while len(new := sorted(set(files_of(directory, pid)) - before)) < workers:
         if time.monotonic() > end:
             print(f"quire record: process {pid} has written too little to {directory}", file=sys.stderr)
             return 1
@@ -71,10 +72,6 @@ async def _record(scheduler: Lease) -> int:
     for path in new:
         print(path)
     return 0
-
-
-def _files(directory: Path, pid: int) -> list[Path]:
-    return list(directory.glob(f"*-{pid}-*.quire"))
 
 
 async def _schedulers() -> list[Lease]:

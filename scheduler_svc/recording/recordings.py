@@ -33,8 +33,7 @@ class Recordings:
         """`model`: name under which it is served."""
         self._directory = directory
         self._model = quote(model, safe="")[:LONGEST_NAME]
-        # The processes of containers have equal numbers.
-        self._process = f"{socket.gethostname()[:LONGEST_NAME]}-{os.getpid()}"
+        self._process = _name_of(os.getpid())
         self._of_model = re.compile(rf"{re.escape(self._model)}-\d{{8}}T\d{{6}}-.*{re.escape(SUFFIX)}")
         self._numbers = count(1)
         self._written: list[Path] = []
@@ -67,6 +66,16 @@ class Recordings:
         for old in (*self._written[:-most], *others[:-most]):
             old.unlink(missing_ok=True)  # another scheduler may have dropped it
         return path
+
+
+def files_of(directory: Path, pid: int) -> list[Path]:
+    """The recordings that a process of this host has written."""
+    return list(directory.glob(f"*-????????T??????-{_name_of(pid)}-*{SUFFIX}"))
+
+
+def _name_of(pid: int) -> str:
+    """A process of this host in file names. Processes of containers have equal numbers."""
+    return f"{socket.gethostname()[:LONGEST_NAME]}-{pid}"
 
 
 def running_version() -> str:

@@ -14,13 +14,15 @@ from ops.cli import record
 from proto.rpc import Lease
 
 SCHEDULER = """
-import os, pathlib, signal, sys
+import os, pathlib, signal, socket, sys
 asked = {signal.SIGUSR1}
 signal.pthread_sigmask(signal.SIG_BLOCK, asked)  # for a handler one that comes right before `pause` is late
 print("ready", flush=True)
 while signal.sigwait(asked):
-    for number in range(int(sys.argv[2])):
-        pathlib.Path(sys.argv[1], f"20260101T000000-{os.getpid()}-{number}.quire").touch()
+    for host in ("other-" + socket.gethostname(), socket.gethostname()):  # another's with the same number
+        for number in range(int(sys.argv[2])):
+            name = f"fox-20260101T000000-{host}-{os.getpid()}-{number:06}.quire"
+            pathlib.Path(sys.argv[1], name).touch()
 """
 
 
@@ -53,10 +55,11 @@ def found(monkeypatch: pytest.MonkeyPatch) -> list[Lease]:
 async def test_it_names_what_the_scheduler_has_written(
     scheduler: subprocess.Popen[str], found: list[Lease], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / f"20250101T000000-{scheduler.pid}-0.quire").touch()  # from before
+    process = f"{socket.gethostname()}-{scheduler.pid}"
+    (tmp_path / f"fox-20250101T000000-{process}-000000.quire").touch()  # from before
     found.append(lease(scheduler.pid, recordings=str(tmp_path), workers=2))
     assert await record.run() == 0
-    names = [f"20260101T000000-{scheduler.pid}-{number}.quire" for number in range(2)]
+    names = [f"fox-20260101T000000-{process}-{number:06}.quire" for number in range(2)]
     assert capsys.readouterr().out.splitlines() == [str(tmp_path / name) for name in names]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from proto.recording_pb2 import Recording
-from scheduler_svc.recording.recordings import KEPT, Recordings
+from scheduler_svc.recording.recordings import KEPT, Recordings, files_of
 
 
 def test_a_file_is_its_owner_s_alone_and_whole(tmp_path: Path) -> None:
@@ -22,7 +22,7 @@ def test_a_file_is_its_owner_s_alone_and_whole(tmp_path: Path) -> None:
     assert found.ended > 1.7e9
     assert path.name.startswith("fox-2")
     assert path.name.endswith(f"-{socket.gethostname()}-{os.getpid()}-000001.quire")
-    assert list(directory.iterdir()) == [path]
+    assert list(directory.iterdir()) == files_of(directory, os.getpid()) == [path]
 
 
 def test_the_newest_are_kept(tmp_path: Path) -> None:
