@@ -68,8 +68,8 @@ class Engine:
             settings.step_seconds,
             Scheduler if settings.recordings is None else RecordedScheduler,
         )
-        to = settings.recordings
-        self._recordings = None if to is None else Recordings(to, settings.served_name)
+        directory = settings.recordings
+        self._recordings = None if directory is None else Recordings(directory, settings.served_name)
         self._admission = Admission(settings.max_waiting_requests, settings.max_waiting_tokens)
         self.measures = Measures(settings.served_name)
         self._times: dict[SequenceGroup, RequestTimes] = {}

@@ -37,7 +37,7 @@ READ_AT_ONCE = 16
 BLOCK_SECONDS = 1.0
 """Time between two looks at a claim, while nothing of its answer comes."""
 MOST_UNANSWERED = 1024
-"""Owners of claims without a reply that a gateway remembers, the latest."""
+"""Claims without a reply whose owners a gateway remembers; the latest are kept."""
 KEYS_BYTES = 6144
 """Bytes that an answer's keys take in Redis beside the answer: 4.9 to 5.5 KB were measured, of which 4 KiB
 are room at the end of its stream."""
@@ -188,8 +188,8 @@ class Claims:
         """The claim under a tenant's key: a new one of the caller's, or the one that there is.
 
         `fingerprint` tells the request from others. Raises `BadRequest` if another one has the key, and
-        `Unavailable` if Redis is away for longer than a claim lasts. If that request is sent here again, it
-        does not wait for the claim that it may have left there.
+        `Unavailable` if Redis is away for longer than a claim lasts. The claim may have been made all the
+        same: the next call for the same request then takes it, instead of waiting until it runs out.
         """
         name = f"{tenant}:{hashlib.sha256(key.encode()).hexdigest()}"
         owner = self._unanswered.pop((name, fingerprint), None) or secrets.token_hex(8)

@@ -63,7 +63,7 @@ class Router:
         if prompt.beginning is None:
             return chosen
         had = self._had.pop(prompt.beginning, {})
-        if len(had) > (chosen in had):
+        if had.keys() - {chosen}:
             chosen = self._cheapest(group, prompt, chosen, had)
         had[chosen] = None
         self._had[prompt.beginning] = had

@@ -30,8 +30,8 @@ MOST_NEW_BYTES = 2**20
 """Of the sequences to which one step gives slots, the last not counted: a plan is a message."""
 MOST_NEW_NAMES = 4096
 """Names of blocks that one step makes for sequences that wait, those of the last not counted. To make these
-takes 25 ms, for which every other request waits. Those count in part that it looks up for sequences that then
-wait for another's blocks, of which there may be thousands."""
+takes 25 ms, for which every other request waits. Names that are looked up for a sequence which then waits for
+another's blocks count less, see `admit.LOOKED_UP`: there may be thousands of such sequences."""
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class StepBuilder:
     new_bytes: int = 0
     """Size of `new_slots`, and of the grammars of the sequences in them."""
     new_names: int = 0
-    """Names of blocks that were made for sequences that wait, or looked up; see `MOST_NEW_NAMES`."""
+    """Names of blocks that were made or looked up for sequences that wait; see `MOST_NEW_NAMES`."""
     seated: set[Sequence] = field(default_factory=set)
     """Sequences with a new slot, and those from which others fork: none may lose its slot in this step."""
     embedded: list[int] = field(default_factory=list)
