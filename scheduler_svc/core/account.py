@@ -30,9 +30,9 @@ class Contenders:
     """Members of an account in a heap by claim: each is entered anew when its claim has changed."""
 
     def __init__(self) -> None:
-        self._entries: dict[Account, tuple[Claim, Account]] = {}
+        self._entries: dict[Account, tuple[int, int, int, Account]] = {}
         # Holds every entry of `_entries`, and outdated ones, which are skipped when they come up.
-        self._heap: list[tuple[Claim, Account]] = []
+        self._heap: list[tuple[int, int, int, Account]] = []
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -42,7 +42,7 @@ class Contenders:
 
     def enter(self, member: "Account") -> None:
         """Add a member, or take note of its claim."""
-        entry = self._entries[member] = member.claim, member
+        entry = self._entries[member] = (*member.claim, member)
         if len(self._heap) < 2 * len(self._entries):
             heappush(self._heap, entry)
         else:  # half of its entries are outdated
@@ -52,14 +52,15 @@ class Contenders:
     def leave(self, member: "Account") -> None:
         """Remove a member. Nothing happens if it is not there."""
         self._entries.pop(member, None)
+        if not self._entries:
+            self._heap.clear()
 
     def first(self) -> "Account | None":
         """The member with the lowest claim; None if there is none."""
         heap = self._heap
         while heap:
-            claim, member = heap[0]
-            entry = self._entries.get(member)
-            if entry is not None and entry[0] == claim:
+            member = heap[0][-1]
+            if self._entries.get(member) is heap[0]:
                 return member
             heappop(heap)
         return None
@@ -147,7 +148,7 @@ class Account:
         """Let no member that is not `new` count as served more than two turns longer than the least, of
         `turn` steps for each slot that one has at most; and forget those that have left, if they count as new
         ones would."""
-        if len(self.members) < 2 and not self.left:  # as of most of many tenants
+        if len(self.members) < 2 and not self.left:  # most tenants have one user
             return
         members = [each for each in self.members.values() if each not in new]
         if not members:

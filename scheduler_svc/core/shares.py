@@ -149,7 +149,7 @@ class Shares:
         """Those for which another tenant or user may have to make way.
 
         `heads`: see `WaitingQueue.heads`. Where the first tenant is owed nothing no other tenant is, and the
-        same holds for the users of a tenant. Of those without slots, no user has one that is due to another.
+        same holds for the users of a tenant. A tenant without slots has none that is due to its users.
         """
         for place, head in enumerate(heads):
             user = head.group.account

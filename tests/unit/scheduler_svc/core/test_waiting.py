@@ -96,6 +96,8 @@ def test_users_who_give_up_leave_nothing(fake: SimpleNamespace) -> None:
     assert list(tenants.members) == ["steady"]
     assert len(tenants.waiting) == 1
     assert len(tenants.waiting._heap) <= 4
+    queued.queue.drain()
+    assert not any(each.waiting._heap for each in (tenants, *tenants.members.values()))
 
 
 def test_claims_that_change_often_do_not_fill_the_heaps(fake: SimpleNamespace) -> None:
@@ -185,7 +187,7 @@ def compare(scheduler: Scheduler) -> int:
     assert len(once) == len({*once})
     assert {*once} == {*by_user.values()}
     for parent in (tenants, *tenants.members.values()):
-        assert all(entry == (member.claim, member) for member, entry in parent.waiting._entries.items())
+        assert all(entry == (*member.claim, member) for member, entry in parent.waiting._entries.items())
         assert {*parent.waiting._entries.values()} <= {*parent.waiting._heap}
     return len(waiting)
 
