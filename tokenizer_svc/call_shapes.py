@@ -4,11 +4,11 @@ from proto.tokenizer_pb2 import ELEMENTS, JSON_CALLS
 from tokenizer_svc.format_entry import CallFormat
 
 AS_JSON = '{"name": "$name", "arguments": $arguments}'
-"""A call."""
+"""One call."""
 
 
 def listed(*signs: str, begin: str, end: str = "", call: str = AS_JSON) -> CallFormat:
-    """A list in JSON. `begin`, `end`: around it."""
+    """A list of calls in JSON. `begin`, `end`: around it. `call`: each of them."""
     return CallFormat(
         signs=(signs,),
         syntax=JSON_CALLS,
@@ -21,10 +21,10 @@ def listed(*signs: str, begin: str, end: str = "", call: str = AS_JSON) -> CallF
     )
 
 
-def tagged(begin: str, end: str, sign: str = "", token: str = "") -> CallFormat:
-    """Each call in JSON, on lines of its own. `sign`: if it is not `begin`. `token`: as in `CallFormat`."""
+def tagged(begin: str, end: str, token: str = "") -> CallFormat:
+    """Each call in JSON, on lines of its own. `begin`, `end`: around it. `token`: as in `CallFormat`."""
     return CallFormat(
-        signs=((sign or begin,),),
+        signs=((begin,),),
         syntax=JSON_CALLS,
         begin=(begin,),
         end=end,
@@ -35,8 +35,8 @@ def tagged(begin: str, end: str, sign: str = "", token: str = "") -> CallFormat:
 
 
 def invoked(*signs: str, calls: str, mark: str = "", told: str = "") -> CallFormat:
-    """Elements with names in attributes. `calls`: the element around all calls. `mark`: stands in every tag.
-    `told`: an attribute of arguments."""
+    """Elements with names in attributes. `calls`: the element around all calls. `mark`: begins the name of
+    every tag. `told`: a further attribute of arguments."""
     return CallFormat(
         signs=(signs,),
         syntax=ELEMENTS,
@@ -57,9 +57,9 @@ def marked(*signs: str, mark: str, calls: str) -> CallFormat:
 def keyed(
     *signs: str, prefix: str = "", pair: str = "arg", separator: str = "", around: str = ""
 ) -> CallFormat:
-    """GLM's elements: a key, then its value. `prefix`: of the names of tags. `pair`: of those of a pair's.
-    `separator`: after the name of a function. `around`: the element around all calls. Some models write new
-    lines, others do not."""
+    """GLM's elements: a key, then its value. `prefix`: begins the name of every tag. `pair`: begins the names
+    of the tags of a key and a value, behind the prefix. `separator`: follows the name of a function. `around`:
+    the element around all calls. Some models write new lines, others do not."""
 
     def tags(name: str) -> tuple[str, str]:
         return f"<{prefix}{name}>", f"</{prefix}{name}>"

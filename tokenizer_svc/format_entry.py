@@ -61,7 +61,7 @@ class ThoughtFormat:
     end: str
     delimiters: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
-    """Names of formats of which a prompt may end with the mark that begins or ends a thought."""
+    """Names of further formats of the model. A prompt that ends with a mark of one tells of that one."""
     bare_end: bool = False
     """An answer without a thought may begin with `end`."""
     message: str = ""

@@ -13,9 +13,10 @@ from tokenizer_svc.format_entry import CallFormat, ThoughtFormat
 Entry = TypeVar("Entry", CallFormat, ThoughtFormat)
 
 _PLACE = re.compile(r"<arg_key([^>\s][^>]*)>")
-_SUFFIX = re.compile(r":\w+")
+_WRITTEN = re.compile(r"(:\w+)")
 _QUOTED = re.compile(r"""['"](:\w+)['"]""")
-_MARK = re.compile(r"(</?\w+)>")
+_MARK = re.compile(r"(?<!\?P)(</?\w+)>")  # a group of a regular expression, as `(?P<name>…)`, is none
+_NAME = re.compile(r"(\w+)(?::(\w+))?")
 
 
 def without_suffix(template: str) -> tuple[str, str]:
@@ -25,18 +26,19 @@ def without_suffix(template: str) -> tuple[str, str]:
     """
     if (place := _PLACE.search(template)) is None:
         return template, ""
-    suffix = _SUFFIX.fullmatch(place[1]) or _QUOTED.search(template)
+    suffix = _WRITTEN.fullmatch(place[1]) or _QUOTED.search(template)
     if suffix is None:
         return template, ""
-    return template.replace(f"{place[1]}>", ">"), suffix[suffix.re.groups]
+    return template.replace(f"{place[1]}>", ">"), suffix[1]
 
 
 def named(table: Mapping[str, Entry], name: str) -> Entry | None:
     """The entry of this name, which may have a suffix; None if there is none."""
-    base, colon, suffix = name.partition(":")
-    entry = table.get(base)
-    if entry is None or not colon:
+    found = _NAME.fullmatch(name)
+    entry = table.get(found[1]) if found else None
+    if found is None or entry is None or found[2] is None:
         return entry
+    suffix = found[2]
 
     def marked(value: Any) -> Any:
         match value:

@@ -1,12 +1,13 @@
 """The settings of a tokenizer process."""
 
-from collections.abc import Collection
+from collections.abc import Mapping
 
 from pydantic import Field, field_validator
 
 from ops.model_directory.settings import ModelSettings
 from tokenizer_svc.call_table import CALLS
 from tokenizer_svc.format_entry import NONE
+from tokenizer_svc.mark_suffix import Entry, named
 from tokenizer_svc.thought_table import THOUGHTS
 
 
@@ -37,7 +38,7 @@ class TokenizerSettings(ModelSettings):
         return _known(name, THOUGHTS)
 
 
-def _known(name: str, table: Collection[str]) -> str:
-    if name and name != NONE and name.partition(":")[0] not in table:
+def _known(name: str, table: Mapping[str, Entry]) -> str:
+    if name and name != NONE and named(table, name) is None:
         raise ValueError(f"there is no format '{name}': it is one of {', '.join(table)} or {NONE}")
     return name

@@ -173,8 +173,7 @@ def _bare_keys(text: str, form: AnswerFormat, functions: Functions) -> list[Call
 def _bare(quote: str) -> re.Pattern[str]:
     """What is not JSON in BARE_KEYS. `quote`: stands around texts."""
     mark = re.escape(quote)
-    # A JSON string is passed over as a whole; without an end, up to that of the text, so that it is read
-    # once.
+    # A JSON string is passed over as a whole; one without an end up to that of the text, to be read once.
     return re.compile(
         rf'{mark}(?P<text>.*?){mark}|"(?:[^"\\]|\\.)*"?|(?<=[{{,])(?P<key>[^<>{{}}\[\]",:]+):|\b[A-Z][a-z]+\b',
         re.DOTALL,
@@ -226,7 +225,7 @@ def _spelled(arguments: object) -> str:
 _NAME_AS_KEY = '{"$name":'
 _TOLD = {"true": frozenset(("string",)), "false": frozenset[str]()}
 _BETWEEN = re.compile(r"[\s;,]*")
-_FENCES = re.compile(r"\A```\w*\n|\s*```\Z")
+_FENCES = re.compile(r"\A```\w*\n|```\Z")
 """Of a block of code in Markdown."""
 _READERS: Mapping[int, Callable[[str, AnswerFormat, Functions], list[Call] | None]] = {
     JSON_CALLS: _json_calls,

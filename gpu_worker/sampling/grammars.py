@@ -285,7 +285,8 @@ class Grammars:
             if readable is not None:
                 with contextlib.suppress(GrammarError):  # the next mask will tell
                     self._advanced(matching, readable[slot, matching.consumed : known[slot]].tolist())
-            run = [] if matching.ended else matching.matcher.compute_ff_tokens()
+            forced = [] if matching.ended else matching.matcher.compute_ff_tokens()
+            run = list(takewhile(lambda token: token < self._vocab_size, forced))
             if len(run) > 1:
                 found[slot] = matching.consumed, run[:MOST_FORCED]
         return found

@@ -73,17 +73,16 @@ class Vocabulary:
         if not end_tokens:
             raise GrammarError("the model has no end token")
         try:
-            source, apart = unwritten(read_text(directory / "tokenizer.json", MOST_BYTES))
+            source, apart = unwritten(read_text(directory / "tokenizer.json", MOST_BYTES), size)
             self._tokenizer = _tokenizer_of(source, size, list(end_tokens))
         except (FileError, ValueError) as error:
             raise GrammarError(f"the model's tokenizer takes no grammars: {error}") from error
-        rows = size or self._tokenizer.vocab_size
-        self.apart: Mapping[str, int] = {name: token for name, token in apart.items() if token < rows}
+        self._rows = size or self._tokenizer.vocab_size
+        self.apart: Mapping[str, int] = {name: token for name, token in apart.items() if token < self._rows}
         """Ids of the tokens that are no text to a grammar, by their text; see `tokens_apart.py`."""
         self._ends = sum(1 << token for token in set(end_tokens))
         self.words = -(-self._tokenizer.vocab_size // 32)
         """Numbers of 32 bits that have a bit for each token."""
-        self._with_rows = (1 << rows) - 1
 
     def matcher(self, grammar: str) -> LLMatcher:
         """Follows a grammar from its beginning. `grammar`: see `Grammar` in sampling.proto.
@@ -100,10 +99,11 @@ class Vocabulary:
 
         Some limits are not met before. Raises `GrammarError` if one is, or if no token can follow.
         """
+        with_rows = (1 << self._rows) - 1
         for _ in range(WALKED):
-            allowed = int.from_bytes(matcher.compute_bitmask(), "little") & self._with_rows
+            allowed = int.from_bytes(matcher.compute_bitmask(), "little") & with_rows
             forced = matcher.compute_ff_tokens()
-            if matcher.is_error() or not allowed:
+            if matcher.is_error() or not allowed or max(forced, default=0) >= self._rows:
                 raise fault_of(matcher)
             if not (goes_on := allowed & ~self._ends):
                 return

@@ -19,15 +19,20 @@ def is_apart(content: str, special: bool) -> bool:
     return special or (content.startswith("<") and content.endswith(">"))
 
 
-def unwritten(source: str) -> tuple[str, dict[str, int]]:
+def unwritten(source: str, rows: int = 0) -> tuple[str, dict[str, int]]:
     """The tokenizer.json in which no text has tokens apart, and their numbers by the contents that they had.
 
+    `rows`: numbers in a row of logits; an added token beyond them is apart, too. 0: there is none beyond.
     Raises `ValueError` for what is no tokenizer.json.
     """
     content = json.loads(source)
     try:
         added = content.get("added_tokens") or ()
-        apart = {one["content"]: one for one in added if is_apart(one["content"], one["special"])}
+        apart = {
+            one["content"]: one
+            for one in added
+            if is_apart(one["content"], one["special"]) or 0 < rows <= one["id"]
+        }
         numbers = {name: int(one["id"]) for name, one in apart.items()}
         for name, one in apart.items():
             one |= {"content": UNWRITTEN + name, "special": True}

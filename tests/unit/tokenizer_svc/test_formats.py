@@ -139,6 +139,8 @@ def test_settings_win(byte_level):
     assert names_of(byte_level, "no sign", calls="none") == ([], [])
     with pytest.raises(ValueError, match="no format 'hermess': it is one of harmony"):
         TokenizerSettings(tool_format="hermess")
+    with pytest.raises(ValueError, match="no format 'hy4:'"):
+        TokenizerSettings(tool_format="hy4:")
     assert TokenizerSettings(tool_format="hy4:any").tool_format == "hy4:any"
     assert Formats(byte_level, calls="hy4:any").calls.end == "</tool_call:any>"
 

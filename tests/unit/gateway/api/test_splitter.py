@@ -799,6 +799,7 @@ HOSTILE = [
     "[weather(a=" + "(" * 30_000,
     "[weather" + ".a" * 15_000 + "()]",
     "[" + "9" * 30_000 + "]",
+    "clock()" + " " * 30_000 + "x",
     '{"name": "weather", "arguments": {"a": NaN}}',
     "functions." * 10_000 + "{}",
     "</tool_call>" * 10_000,
@@ -818,4 +819,4 @@ def test_hostile_texts_are_text_and_cost_little(name):
     for text in HOSTILE:
         found = split(form, begin, *(text[i : i + 1000] for i in range(0, len(text), 1000)), entry.end)
         assert found.calls == (), text[:50]
-    assert time.process_time() - begun < 20
+    assert time.process_time() - begun < 1

@@ -435,6 +435,20 @@ def test_a_token_without_a_row_of_logits_cannot_follow(make, worded, tmp_path) -
     assert "yes".startswith(text_of([make.unpack(result.tokens)[1]]))
 
 
+def test_a_token_without_a_row_of_logits_is_not_forced(make, worded, tmp_path) -> None:
+    """The scheduler would take it for a fault of the worker."""
+    shutil.copytree(worded, tmp_path / "model")
+    tokenizer = Tokenizer.from_file(str(worded / "tokenizer.json"))
+    tokenizer.add_special_tokens(["<|one|>"])
+    tokenizer.save(str(tmp_path / "model" / "tokenizer.json"))
+    runner = runner_of(make, tmp_path / "model")
+    grammar = grammar_of(LLMatcher.grammar_from_lark('start: "yes, yes" <[4096]> "no"'))
+    slot = make.slot(0, PROMPT, [0, 1], sampling=make.sampled(seed=1), grammar=1)
+    rows = [(0, 0, len(PROMPT), 1)]
+    result = runner.execute(make.plan(1, rows, new_slots=[slot], new_grammars=[numbered(1, grammar)]))
+    assert text_of(make.unpack(result.forced.tokens)).endswith("yes")
+
+
 def test_a_grammar_that_goes_no_further_is_told_apart(make, worded) -> None:
     """Two tokens follow it, and what then may come are more words than a row may have."""
     runner = runner_of(make, worded)

@@ -93,10 +93,24 @@ def test_a_token_without_a_row_of_logits_cannot_follow(tmp_path: Path) -> None:
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     small, large = (Vocabulary(tmp_path, size, [END]) for size in (4097, 4098))
     assert large.apart.keys() - small.apart.keys() == {"<|two|>"}
-    for text, follows in (("<[4097]>", False), ('<[4097]> | "a"', True), ("<[4096]>", True)):
+    texts = [("<[4097]>", False), ('"a" <[4097]>', False), ('<[4097]> | "a"', True), ("<[4096]>", True)]
+    for text, follows in texts:
         large.walk(large.matcher(f"start: {text}"))
         with contextlib.nullcontext() if follows else pytest.raises(LimitError, match="no text follows"):
             small.walk(small.matcher(f"start: {text}"))
+
+
+def test_a_text_is_not_spelled_with_a_token_that_has_no_row_of_logits(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(SHIPPED_MODEL / "tokenizer.json"))
+    tokenizer.add_tokens(["[one]", "[two]"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    for size, spelled in ((4097, [4096]), (4098, [4096, 4097])):
+        vocabulary = Vocabulary(tmp_path, size, [END])
+        matcher = vocabulary.matcher('start: "a[one][two]b"')
+        assert [token for token in matcher.compute_ff_tokens() if token >= 4096] == spelled
+        vocabulary.walk(matcher)
+        assert matcher.is_accepting()
+        assert not vocabulary.apart.keys() & {"[one]", "[two]"}
 
 
 @pytest.mark.parametrize(
