@@ -58,8 +58,8 @@ def keyed(
     *signs: str, prefix: str = "", pair: str = "arg", separator: str = "", around: str = ""
 ) -> CallFormat:
     """GLM's elements: a key, then its value. `prefix`: begins the name of every tag. `pair`: begins the names
-    of the tags of a key and a value, behind the prefix. `separator`: follows the name of a function. `around`:
-    the element around all calls. Some models write new lines, others do not."""
+    of the tags of a key and a value, behind the prefix. `separator`: follows the name of a function.
+    `around`: the element around all calls. Some models write new lines, others do not."""
 
     def tags(name: str) -> tuple[str, str]:
         return f"<{prefix}{name}>", f"</{prefix}{name}>"

@@ -184,10 +184,11 @@ CALLS: Mapping[str, CallFormat] = {
         delimiters=(
             *(
                 "<｜tool_calls_begin｜>",
+                "<｜tool_calls_end｜>",
                 "<｜tool_call_begin｜>",
-                "<｜tool_call_begin｜>function<｜tool_sep｜>",
+                "<｜tool_call_end｜>",
             ),
-            *("<｜tool_sep｜>", "<｜tool_call_end｜>", "<｜tool_calls_end｜>"),
+            *("<｜tool_call_begin｜>function<｜tool_sep｜>", "<｜tool_sep｜>"),
         ),
         call='<steptml:invoke name="$name">\n?$arguments</steptml:invoke>',
         argument='<steptml:parameter name="$key">$value</steptml:parameter>\n?',

@@ -60,6 +60,7 @@ class ThoughtFormat:
     """Empty: there are no thoughts, and the entry says how texts are told from calls."""
     end: str
     delimiters: tuple[str, ...] = ()
+    """These are no text anywhere. Without any, `answer` and `closing` are none around an answer alone."""
     others: tuple[str, ...] = ()
     """Names of further formats of the model. A prompt that ends with a mark of one tells of that one."""
     bare_end: bool = False

@@ -126,6 +126,9 @@ def answer_format(calls: CallFormat | None, thoughts: ThoughtFormat | None) -> A
         form.thought_begin, form.thought_end = thoughts.begin, thoughts.end
         form.thoughts_anywhere = bool(thoughts.message)
         form.delimiters.extend((*thoughts.delimiters, *[thoughts.end] * thoughts.bare_end))
+        if not thoughts.delimiters:
+            around = (each.replace(LINE, "") for each in (thoughts.answer, thoughts.closing))
+            form.answer_begin, form.answer_end = around
     if calls is not None:
         form.call_begin.extend(calls.begin)
         form.call_first.extend(calls.begin_first)
@@ -171,6 +174,6 @@ def _by_token(model: TextModel) -> str:
 def _strings(form: AnswerFormat) -> Iterable[str]:
     # A header's marks are escaped there.
     yield form.call_header.replace("\\", "")
-    yield from (form.thought_begin, form.thought_end, form.call_end)
+    yield from (form.thought_begin, form.thought_end, form.call_end, form.answer_begin, form.answer_end)
     yield from (*form.call_begin, *form.call_first, *form.delimiters)
     yield from (form.call_text, form.argument_text, form.arguments_text)

@@ -119,7 +119,6 @@ THOUGHTS: Mapping[str, ThoughtFormat] = {
         end="</think>",
         answer="<response>\n?",
         closing="\n?</response>\n?",
-        delimiters=("<response>", "\n</response>", "</response>"),
     ),
     "think_answer": ThoughtFormat(
         signs=(("</think>", "<answer>"),),
@@ -127,7 +126,6 @@ THOUGHTS: Mapping[str, ThoughtFormat] = {
         end="</think>",
         answer="<answer>\n?",
         closing="\n?</answer>\n?",
-        delimiters=("<answer>", "\n</answer>", "</answer>"),
     ),
     "think": ThoughtFormat(signs=(("</think>",), ("<think>",)), begin="<think>", end="</think>"),
 }

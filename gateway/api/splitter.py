@@ -35,7 +35,7 @@ class Splitter:
         self._given = len(form.begun)
         """Characters at the beginning of `_text` that are the prompt's."""
         self._space = ""
-        """White space before `_text`. Between parts it is left out."""
+        """White space before `_text`, and what may end the answer. Between parts it is left out."""
         self._skip_space = form.thinking
         """A part has begun, and nothing of it has been delivered."""
         self._begun = form.thinking
@@ -74,6 +74,9 @@ class Splitter:
         if demanded or (cut and self._after_call):
             self._text = self._space = ""  # the beginning of a mark
         self._say_up_to(len(self._text))
+        if end := self._form.answer_end:
+            before, found, after = self._space.rpartition(end)
+            self._space = before.removesuffix("\n") if found else after
         if not (self.thinking or self._after_call or self._skip_space):
             self._content.append(self._space)
         self._space = ""
@@ -105,15 +108,19 @@ class Splitter:
             self._begin_call(mark)
         elif mark == self._form.thought_begin:
             self.thinking, self._space, self._skip_space = True, "", True
+        elif mark == self._form.answer_begin:
+            self._skip_space = True
+        elif mark == self._form.answer_end:
+            self._space += mark
         return True
 
     def _marks(self) -> tuple[str, ...]:
         form = self._form
         if self.thinking:
             return (form.thought_end,)
-        thoughts = form.thought_begin and (form.thoughts_anywhere or not self._begun)
-        first = () if self._begun else self._first
-        return (*self._begins, *first, *form.delimiters, *[form.thought_begin] * bool(thoughts))
+        thought = form.thought_begin if form.thoughts_anywhere or not self._begun else ""
+        first = () if self._begun else (*self._first, form.answer_begin)
+        return tuple(filter(None, (*self._begins, *first, *form.delimiters, form.answer_end, thought)))
 
     def _opens(self) -> bool:
         """Whether the answer is calls alone, from its first character on."""
@@ -132,10 +139,10 @@ class Splitter:
 
     def _in_call(self, call: list[str]) -> bool:
         form = self._form
-        marks = (form.call_end,) if form.call_end else (*self._begins, *form.delimiters)
+        marks = (form.call_end,) if form.call_end else (*self._begins, *form.delimiters, form.answer_end)
         if not call[0]:
             marks = ()  # the whole answer
-        place, mark = _find(self._text, marks)
+        place, mark = _find(self._text, tuple(filter(None, marks)))
         self._note_quotes(self._text[:place])
         call.append(self._text[:place])
         self._text = self._text[place + len(mark) :]

@@ -660,6 +660,14 @@ def test_thoughts(text, reasoning, content):
         ("cohere", "<|START_THINKING|>Hm.<|END_THINKING|><|START_TEXT|>Yes.<|END_TEXT|>", "Hm.", "Yes."),
         ("think_response", "<think>\nHm.\n</think>\n\n\n<response>\nYes.\n</response>", "Hm.", "Yes."),
         ("think_answer", "<think>\nHm.\n</think>\n<answer>\n5 < 7\n</answer>", "Hm.", "5 < 7"),
+        ("think_answer", "<answer>\nUse <answer>\n7\n</answer>.\n\n</answer>\n", "",
+         "Use <answer>\n7\n</answer>.\n"),
+        ("think_answer", "<think>Hm.</think>Yes.</answer> No.", "Hm.", "Yes.</answer> No."),
+        ("think_answer", "<think>Hm. <answer></think>Yes.</answer></answer>", "Hm. <answer>",
+         "Yes.</answer>"),
+        ("think_answer", "<answer>\n\n</answer>", "", ""),
+        ("think_answer", "Yes. \n", "", "Yes. \n"),
+        ("think_answer", "Yes.</answ", "", "Yes.</answ"),
         ("granite", "Here is my thought process: Hm.\nHere is my response:\n\nYes.", "Hm.", "Yes."),
         ("minicpm3", "<|thought_start|>\nHm.\n<|thought_end|>\nYes.", "Hm.", "Yes."),
         ("kimi_vl", "◁think▷Hm.◁/think▷Yes ◁", "Hm.", "Yes ◁"),
@@ -675,6 +683,15 @@ def test_thoughts(text, reasoning, content):
 def test_thoughts_and_texts_with_heads(name, text, reasoning, content):
     form = form_of(name, name, thinking=name == "kimi_k3")
     assert assert_any_cut_is_the_same(form, text) == Pieces(reasoning, content)
+
+
+@pytest.mark.parametrize(("calls", "end"), [("apriel", "</tool_calls>"), ("granite", ""), ("json", "")])
+def test_calls_between_the_marks_of_an_answer(calls, end):
+    begin = "".join(CALLS[calls].begin)
+    text = f"<think>Hm.</think>\n<answer>\n{begin}[{AS_JSON}, {CLOCK}]{end}"
+    for closing in ("", "\n</answer>\n") if begin else ("",):
+        found = assert_any_cut_is_the_same(form_of(calls, "think_answer"), text + closing)
+        assert (found.reasoning, found.content, of(found.calls)) == ("Hm.", "", TWO)
 
 
 @pytest.mark.parametrize("text", ["Say >>>all\nor >>>rocket\nthere", ">>> 1\n1"])
