@@ -67,6 +67,14 @@ def _defined_in(messages: object) -> dict[str, Json]:
     return found
 
 
+def _name_of(tool: object) -> str:
+    """Empty if it is no text."""
+    match tool:
+        case {"name": str(name)}:
+            return name
+    return ""
+
+
 class Choice(LenientPart):
     """Which tools the model may or must call."""
 
@@ -136,9 +144,7 @@ class CountBody(RequestBody):
             case {"messages": messages} if added := _defined_in(messages):
                 tools = given.get("tools", [])
                 if isinstance(tools, list):
-                    others = [
-                        one for one in tools if not isinstance(one, dict) or one.get("name") not in added
-                    ]
+                    others = [tool for tool in tools if _name_of(tool) not in added]
                     return given | {"tools": [*others, *added.values()]}
         return given
 

@@ -355,6 +355,13 @@ def test_a_tool_of_a_note_that_is_wrong_is_refused():
     assert refused.value.param == "tools[0].input_schema"
 
 
+@pytest.mark.parametrize("name", [[], {}, 7])
+def test_a_tool_whose_name_is_no_text_is_refused_beside_a_note(name):
+    with pytest.raises(BadRequest) as refused:
+        chat(messages=[*ASK["messages"], added(TOOL)], tools=[TOOL | {"name": name}])
+    assert refused.value.param == "tools[0].name"
+
+
 def test_a_call_is_demanded_of_no_tool():
     with pytest.raises(BadRequest, match="there are no tools"):
         assert chat(tool_choice={"type": "any"}).shape
