@@ -43,7 +43,11 @@ class NestedValues(Values):
         """An argument, or a member of an object."""
         if not ELEMENT.fullmatch(name):
             raise GrammarError(f"this model's format of calls cannot spell the argument {name!r}")
-        return f"{self._mark} {quoted(f'<{name}>')} {self.of(schema)} {quoted(f'</{name}>')}"
+        return self._between_tags(name, self.of(schema))
+
+    def _between_tags(self, name: str, value: str) -> str:
+        begin, end = (" ".join(self._texts.literals(tag)) for tag in (f"<{name}>", f"</{name}>"))
+        return f"{self._mark} {begin} {value} {end}"
 
     def of(self, schema: Schema) -> str:
         if not is_text(schema) and (texts := texts_of(schema, self)):
@@ -67,10 +71,7 @@ class NestedValues(Values):
                 inner = [(name, each, self._part(schema, name)) for name, each in value.items()]
             case _:
                 return " | ".join(f"{quoted(each)} {self._mark}" for each in self._dialect.write(value))
-        elements = (
-            f"{self._mark} {quoted(f'<{name}>')} ({self._constant(each, part)}) {quoted(f'</{name}>')}"
-            for name, each, part in inner
-        )
+        elements = (self._between_tags(name, f"({self._constant(each, part)})") for name, each, part in inner)
         return f"{' '.join(elements)} {self._mark}"
 
     def _part(self, schema: Schema, name: str | None = None) -> Schema:

@@ -167,8 +167,7 @@ EXAMPLES = {
     "hy4_suffix": ("hy4:6124c78e", hunyuan(suffix=":6124c78e"), [("weather", SIMPLE), ("clock", {})]),
     "k2_horizon": (
         "k2_horizon",
-        hunyuan().replace("</", "</ifm|").replace("<", "<ifm|").replace("<ifm|/ifm|", "</ifm|")
-        .replace("5 <ifm| 7", "5 < 7"),
+        re.sub(r"(</?)(\w)", r"\1ifm|\2", hunyuan()),
         [("weather", SIMPLE), ("clock", {})],
     ),
     "telechat4": (

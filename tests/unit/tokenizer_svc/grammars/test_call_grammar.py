@@ -588,6 +588,19 @@ def test_texts_are_written_as_they_are_read(model: Model, schema: Any) -> None:
         assert texts
 
 
+@pytest.mark.parametrize("value", [{"type": "string"}, {"const": "x"}, {"enum": ["x", {"function": "x"}]}])
+def test_a_tag_may_be_spelled_like_a_mark(model: Model, value: Any) -> None:
+    """The model then writes it with the mark's token."""
+    parameters = {"type": "object", "properties": {"function": value}, "required": ["function"]}
+    rules = CallRules([Function("f", parameters, True)], "minimax_m3", ThoughtRules("", model.special), True)
+    texts = [walk(model, rules, seed) for seed in range(3)]
+    plain = """]<]minimax[>[<tool_call>
+]<]minimax[>[<invoke name="f">]<]minimax[>[<function>x]<]minimax[>[</function>]<]minimax[>[</invoke>
+]<]minimax[>[</tool_call>"""
+    assert "</function>" in MARKS
+    assert all(model.takes(rules, text) for text in (plain, *filter(None, texts)))
+
+
 @pytest.mark.parametrize("name", ["glm", "minimax_m3"])
 def test_a_text_of_a_loose_function_is_written_as_it_is_read(model: Model, name: str) -> None:
     properties = {"a": {"$ref": "#/$defs/unit"}, "b": {"$ref": "#/$defs/none"}, "c": {"enum": 5}}
