@@ -81,8 +81,8 @@ class GrammarRules:
 
 
 def quoted(text: str) -> str:
-    """A text as the grammar spells it."""
-    return json.dumps(text, ensure_ascii=False)
+    """A text as the grammar spells it. The library takes no U+007F that is not escaped."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", r"\u007f")
 
 
 def spelled(value: object) -> str:

@@ -10,6 +10,7 @@ from llguidance import LLMatcher
 from ops.model_directory.grammars import GrammarError
 from tokenizer_svc.grammars.call_grammar import WHITESPACE, call_grammar
 from tokenizer_svc.grammars.call_rules import CallRules
+from tokenizer_svc.grammars.call_values import quoted
 from tokenizer_svc.grammars.lark_or_gbnf import lark_of
 from tokenizer_svc.grammars.regex_reader import plain_digits
 from tokenizer_svc.grammars.schema_limits import followed
@@ -46,9 +47,7 @@ def _text(kind: str, text: str, lenient: bool, apart: Mapping[str, int]) -> str:
             if not choices:
                 raise GrammarError("there is nothing to choose from")
             # A terminal of thousands is followed byte by byte, a rule's alternatives are all held at once.
-            return LLMatcher.grammar_from_lark(
-                "start: CHOICE\nCHOICE: " + " | ".join(map(json.dumps, choices))
-            )
+            return LLMatcher.grammar_from_lark("start: CHOICE\nCHOICE: " + " | ".join(map(quoted, choices)))
         case "grammar":
             return LLMatcher.grammar_from_lark(lark_of(text, apart))
         case "structural_tag":

@@ -64,6 +64,7 @@ TAKEN: list[tuple[dict[str, Any], list[str], list[str]]] = [
     ({"grammar": 'root ::= "a" b+\nb ::= [0-9]\n'}, ["a12"], ["b1"]),
     ({"structural_tag": tag("<f=x>", "<f")}, ["hi <f=x>12</f> there", "hi"], ["hi <f=y>12</f>"]),
     ({"structural_tag": '{"format": {"type": "any_text", "excludes": ["b"]}}'}, ["", "a"], ["ab"]),
+    ({"choice": json.dumps(["a\x7f", "é\x00"])}, ["a\x7f", "é\x00"], ["a"]),
     (schema({"type": "array", "uniqueItems": True}) | {"lenient": True}, ["[1, 1]"], ["1"]),
     ({"choice": json.dumps([f"w{number}x" for number in range(5000)])}, ["w7x", "w4999x"], ["w7", "w5000x"]),
     ({"grammar": "start: " + " | ".join(f'"w{number}"' for number in range(1900))}, ["w17"], ["w"]),
