@@ -46,24 +46,14 @@ def _structural_tag(value: object) -> object:
     """A structural tag as JSON text."""
     text = _schema(value)
     assert isinstance(text, str)
-    match json.loads(text):
-        case {"format": {"type": str()} as form, **others}:
-            if others.pop("type", "structural_tag") == "structural_tag" and not any(others.values()):
-                return json.dumps({"format": form}, ensure_ascii=False, separators=(",", ":"))
-        case {"structures": list(structures), "triggers": list(triggers)}:
-            if all(map(_is_structure, structures)) and all(isinstance(each, str) for each in triggers):
-                return text
+    tag = {key: part for key, part in json.loads(text).items() if part}
+    if tag.pop("type", "structural_tag") == "structural_tag" and tag.keys() in _TAGS:
+        return json.dumps(tag, ensure_ascii=False, separators=(",", ":"))
     raise PydanticCustomError("structural_tag", f"Input should have {_OF_A_TAG}")
 
 
-def _is_structure(value: object) -> bool:
-    match value:
-        case {"begin": str(), "schema": dict(), "end": str()}:
-            return True
-    return False
-
-
-_OF_A_TAG = "a 'format' with a 'type', or 'structures', each with 'begin', 'schema' and 'end', and 'triggers'"
+_TAGS = ({"format"}, {"structures", "triggers"})
+_OF_A_TAG = "a 'format', or 'structures' and 'triggers'"
 _Text = Annotated[str, Field(min_length=1, max_length=MAX_CHARACTERS)]
 _Optional = Annotated[str, Field(max_length=MAX_CHARACTERS)]
 """Empty: clients that write out all fields mean none."""

@@ -1,8 +1,8 @@
 """Parts of an answer, one after the other, as a grammar in the library's dialect of Lark.
 
-The library cuts a text into terminals, and takes the longest one. So a text whose end is not marked would
-take from what follows it. What is next to each other and regular becomes one terminal, which has every
-reading of the whole. Elsewhere it is found out whether a terminal could go on with what follows it.
+The library cuts an answer into terminals, and always takes the longest. A text without a mark at its end
+would take what follows it, too. So neighbours that are regular become one terminal, which has every reading
+of them all. Elsewhere `check` refuses a terminal that could go on with what follows it.
 """
 
 import functools
@@ -21,7 +21,7 @@ _NONE: frozenset[str] = frozenset()
 JSON, DIGITS = "%json", "/[0-9]+/"
 """In `Part.last`: a value of JSON, and one that may be a number. Each value of JSON has an expression of its
 own in `Part.first`."""
-_UNCLEAR = "where this ends cannot be told from what follows it: 'excludes' or another mark may tell"
+_UNCLEAR = "where a part ends cannot be told from what follows it: 'excludes' or another 'end' may help"
 
 
 @dataclass(frozen=True)
@@ -29,30 +29,30 @@ class Part:
     """A part of an answer."""
 
     text: str
-    """An expression: of a terminal if it is plain, else of a rule."""
+    """The expression in Lark: of a terminal if the part is plain, else of a rule."""
     plain: bool = False
-    """It is regular, and without special tokens."""
+    """The part is regular, and has no special tokens."""
     empty: bool = False
-    """It may be empty."""
+    """The part may be empty."""
     first: frozenset[str] = _NONE
-    """Expressions that it begins with, unless it begins with a special token."""
+    """Expressions that the part may begin with. A special token is none."""
     last: frozenset[str] = _NONE
-    """Terminals that it may end with, and that may go on."""
+    """Terminals that the part may end with and that could go on."""
     choices: frozenset[str] = _NONE
-    """If it is one of some texts: these."""
+    """All texts of the part, if they are known; else none."""
     without: frozenset[str] | None = None
-    """If it is any text, but for some in it: these."""
+    """Texts that do not occur in the part, which is any other text. None: it is not any text."""
     ways: "tuple[Parts, ...]" = ()
-    """If it is one of several: these."""
+    """The alternatives that the part is made of; none: it has no alternatives."""
     loops: bool = False
-    """It is any number of times the same."""
+    """The part repeats without a bound. Its alternatives are one more time and the end."""
 
 
 Parts = tuple[Part, ...]
 
 
 def plain(text: str, empty: bool = False, ended: bool = False, choices: frozenset[str] = _NONE) -> Part:
-    """A regular part. `ended`: none of its texts begins with another one."""
+    """A regular part. `ended`: no text of the part begins with another one of its texts."""
     whole = frozenset((text,))
     return Part(text, True, empty, whole, _NONE if ended else whole, choices)
 

@@ -50,12 +50,14 @@ def first_characters(grammar: str) -> frozenset[str]:
     """The characters below U+0080 that a text of a grammar in Lark may begin with, and "\x80" if there are
     others. Raises `GrammarError`.
     """
-    matcher = LLMatcher(_bytes(), f"%llguidance {{}}\n{grammar}", log_level=0, limits=LIMITS)
-    if matcher.is_error():
-        raise fault_of(matcher)
-    allowed = int.from_bytes(matcher.compute_bitmask(), "little")
+    allowed = int.from_bytes(_matcher(grammar).compute_bitmask(), "little")
     found = {chr(each) for each in range(0x80) if allowed >> each & 1}
     return frozenset(found | ({"\x80"} if allowed >> 0x80 & (1 << 0x80) - 1 else set()))
+
+
+def may_be_empty(expression: str) -> bool:
+    """Whether the empty text follows an expression of a grammar in Lark. Raises `GrammarError`."""
+    return bool(_matcher(f"start: {expression}").is_accepting())
 
 
 def plain_digits(regex: str) -> str:
@@ -96,6 +98,13 @@ def escaped(text: str) -> str:
 
 def _escaped(character: str) -> str:
     return f"\\{character}" if character in r"\.+*?()|[]{}^$#&-~/" else character
+
+
+def _matcher(grammar: str) -> LLMatcher:
+    matcher = LLMatcher(_bytes(), f"%llguidance {{}}\n{grammar}", log_level=0, limits=LIMITS)
+    if matcher.is_error():
+        raise fault_of(matcher)
+    return matcher
 
 
 @functools.cache

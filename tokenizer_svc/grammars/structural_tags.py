@@ -34,7 +34,7 @@ from tokenizer_svc.grammars.grammar_parts import (
     plain,
 )
 from tokenizer_svc.grammars.lark_or_gbnf import lark_of
-from tokenizer_svc.grammars.regex_reader import first_characters, plain_digits, slashed
+from tokenizer_svc.grammars.regex_reader import may_be_empty, plain_digits, slashed
 from tokenizer_svc.grammars.schema_limits import followed
 from tokenizer_svc.grammars.thought_grammar import Texts
 
@@ -80,8 +80,9 @@ def _at(place: str) -> Iterator[None]:
 
 class _Tags:
     def __init__(self, texts: Texts, special: Mapping[str, int]) -> None:
-        self._texts, self._rules, self._special = texts, texts.rules, special
-        self._parts = PartRules(texts.rules)
+        self._texts, self._rules, self._parts = texts, texts.rules, PartRules(texts.rules)
+        self._special = special
+        self._names = {token: text for text, token in special.items() if text}
         longest = sorted(filter(None, special), key=len, reverse=True)
         self._marks = re.compile(f"({'|'.join(map(re.escape, longest))})" if longest else "(?!)")
 
@@ -104,8 +105,6 @@ class _Tags:
                 return self._parts.joined(*chain(*self._each(elements, place, ends)))
             case tags.Or(elements=elements):
                 return self._parts.either(*self._each(elements, place, ends))
-            case tags.Star(content=tags.ExcludeToken(exclude_tokens=tokens)):
-                return self._tokens(tokens, None)
             case tags.Optional(content=content):
                 return self._parts.repeated(self._of(content, within, ends), 0, 1)
             case tags.Star(content=content):
@@ -116,7 +115,7 @@ class _Tags:
                 most = None if form.max == -1 else form.max
                 return self._parts.repeated(self._of(content, within, ends), form.min, most)
             case tags.Tag():
-                return self._parts.joined(*self._mark(form.begin), *self._inner(form, place))
+                return self._parts.joined(*self._text(self._mark(form.begin)), *self._inner(form, place))
             case tags.TagsWithSeparator():
                 return self._separated(form, place)
             case tags.TriggeredTags() | tags.TokenTriggeredTags():
@@ -130,19 +129,15 @@ class _Tags:
             case tags.ConstString(value=value):
                 return self._text(value)
             case tags.Token():
-                return self._mark(form)
+                return self._text(self._mark(form))
             case tags.Regex(pattern=pattern):
                 return _regex(pattern)
             case tags.AnyText():
                 return self._any_text(form, ends)
             case tags.AnyTokens(exclude_tokens=tokens, max_tokens=most):
-                return self._tokens(tokens, most)
-            case tags.ExcludeToken(exclude_tokens=tokens):
-                return (_counted(self._but(tokens)),)
+                return self._tokens(tokens, most, ends)
             case tags.Grammar(grammar=grammar):
                 return self._grammar(grammar)
-            case tags.QwenXmlParameter(json_schema=schema):
-                return self._arguments(schema, "qwen_xml")
             case tags.JsonSchema():
                 return self._value(form)
 
@@ -152,37 +147,34 @@ class _Tags:
     def _text(self, text: str) -> Parts:
         """This very text, with special tokens as such."""
         pieces = enumerate(self._marks.split(text))
-        return tuple(
-            chain(*((self._token(piece),) if index % 2 else constant(piece) for index, piece in pieces))
-        )
+        special = self._special
+        each = ((Part(f"<[{special[piece]}]>"),) if index % 2 else constant(piece) for index, piece in pieces)
+        return tuple(chain(*each))
 
-    def _mark(self, mark: str | tags.Token) -> Parts:
-        return self._text(mark) if isinstance(mark, str) else (self._token(mark.token),)
-
-    def _token(self, token: int | str) -> Part:
-        return Part(f"<[{self._id(token)}]>")
-
-    def _id(self, token: int | str) -> int:
-        """The id of a special token."""
-        if token in self._special.values():
-            return int(token)
-        if token not in self._special:
-            raise GrammarError(f"the model has no special token {token!r}")
-        return self._special[str(token)]
+    def _mark(self, mark: str | tags.Token) -> str:
+        """The text of a mark."""
+        match mark:
+            case str():
+                return mark
+            case tags.Token(token=str(name)) if name in self._special:
+                return name
+            case tags.Token(token=int(number)) if number in self._names:
+                return self._names[number]
+        raise GrammarError(f"the model has no special token {mark.token!r}")
 
     def _but(self, tokens: Iterable[int | str]) -> str:
         """The expression of one token that is neither special nor among these."""
+        names = (self._mark(tags.Token(token=each)) for each in tokens if isinstance(each, str))
         ordinary = {each for each in tokens if isinstance(each, int)}
-        named = {self._id(each) for each in tokens if isinstance(each, str)}
-        ids = sorted(ordinary | named | set(self._special.values()))
+        ids = sorted(ordinary.union(map(self._special.__getitem__, names), self._names))
         return f"<[^{','.join(map(str, ids))}]>" if ids else "<[*]>"
 
-    def _tokens(self, excluded: Sequence[int | str], most: int | None) -> Parts:
+    def _tokens(self, excluded: Sequence[int | str], most: int | None, ends: Collection[str]) -> Parts:
         """Any number of tokens. Where all are allowed that are no special ones, they are a text."""
         token = self._but(excluded)
         if most is None:
-            return (any_text(),) if token == self._but(()) else (_counted(f"{token}*", empty=True),)
-        return (_counted(f"{token}{{0,{min(most, MOST_BUDGET)}}}", empty=True),) if most else ()
+            return (any_text({*ends} - {""}),) if token == self._but(()) else (_counted(f"{token}*"),)
+        return (_counted(f"{token}{{0,{min(most, MOST_BUDGET)}}}"),) if most else ()
 
     def _any_text(self, form: tags.AnyText, ends: Collection[str]) -> Parts:
         without = {*form.excludes, *ends} - {""}
@@ -191,7 +183,7 @@ class _Tags:
         if form.max_chars is not None or not all(map(self._marks.search, without)):
             message = "max_tokens: tokens are counted up to special tokens alone, and not beside max_chars"
             raise GrammarError(message)
-        return self._tokens((), form.max_tokens)
+        return self._tokens((), form.max_tokens, ends)
 
     def _grammar(self, grammar: str) -> Parts:
         try:
@@ -201,10 +193,18 @@ class _Tags:
         if wrong := LLMatcher.validate_grammar(LLMatcher.grammar_from_lark(lark)):
             raise GrammarError(wrong)
         text = f"%lark {{\n{lark}\n}}"
-        return (Part(self._rules.add(text), first=frozenset((text,))),)
+        try:
+            empty = may_be_empty(text)
+        except GrammarError:  # it may name tokens of the model
+            empty = True
+        return (Part(self._rules.add(text), empty=empty, first=frozenset((text,))),)
 
     def _value(self, form: tags.JsonSchema) -> Parts:
         schema, most = form.json_schema, form.max_whitespace_cnt
+        if schema is False:
+            raise GrammarError("no value is valid")
+        if schema is True:
+            schema = {}
         if other := [text for text in form.excludes if not self._marks.search(text)]:
             raise GrammarError(f"excludes: {other[0]!r} has no special token of the model in it")
         if form.style == "json":
@@ -213,10 +213,8 @@ class _Tags:
             raise GrammarError(f"max_whitespace_cnt: the style {form.style!r} has spaces in its values")
         return self._arguments(schema, form.style)
 
-    def _json(self, schema: dict[str, Any] | bool, most: int | None) -> Parts:
-        if schema is False:
-            raise GrammarError("no value is valid")
-        followable: dict[str, Any] = followed({} if schema is True else schema, lenient=False)
+    def _json(self, schema: dict[str, Any], most: int | None) -> Parts:
+        followable: dict[str, Any] = followed(schema, lenient=False)
         options: Any = {"whitespace_pattern": _spaces(most), "lenient": False}
         if wrong := LLMatcher.validate_grammar(
             LLMatcher.grammar_from_json_schema(json.dumps(followable), options)
@@ -227,14 +225,12 @@ class _Tags:
         rule = self._rules.add(text)
         return (Part(rule, first=frozenset((f"{text} // {rule}",)), last=last),)
 
-    def _arguments(self, schema: dict[str, Any] | bool, style: str) -> Parts:
+    def _arguments(self, schema: dict[str, Any], style: str) -> Parts:
         """An object's members as a call's arguments."""
-        if schema is False:
-            raise GrammarError("no value is valid")
         calls = CALLS[_CALLS[style]]
         if calls.argument.endswith("\n"):  # there may be one in the mark that follows
             calls = replace(calls, argument=calls.argument.removesuffix("\n") + LINE)
-        rule = arguments_grammar({} if schema is True else schema, calls, self._texts)
+        rule = arguments_grammar(schema, calls, self._texts)
         begin = calls.argument.partition("$")[0]
         first = frozenset((quoted(begin),)) if begin and not self._marks.match(begin) else frozenset[str]()
         found = (Part(rule, empty=True, first=first),)
@@ -242,10 +238,9 @@ class _Tags:
 
     def _inner(self, tag: tags.Tag, place: str) -> Parts:
         """What follows the begin of a tag."""
-        content = self._of(tag.content, f"{place}.content", tag.ends)
-        if isinstance(tag.end, tags.Token):
-            return self._parts.joined(*content, self._token(tag.end.token))
-        return self._parts.joined(*content, *self._parts.either(*map(self._text, tag.ends)))
+        ends = [self._mark(end) for end in tag.ends]
+        content = self._of(tag.content, f"{place}.content", ends)
+        return self._parts.joined(*content, *self._parts.either(*map(self._text, ends)))
 
     def _separated(self, form: tags.TagsWithSeparator, place: str) -> Parts:
         each = [self._of(tag, f"{place}.tags[{index}]", ()) for index, tag in enumerate(form.tags)]
@@ -258,67 +253,51 @@ class _Tags:
     def _triggered(
         self, form: tags.TriggeredTags | tags.TokenTriggeredTags, place: str, ends: Collection[str]
     ) -> Parts:
+        triggers = [self._mark(trigger) for trigger in form.triggers]
         begun: list[tuple[Parts, Parts]] = []
         whole: list[Parts] = []
         for index, tag in enumerate(form.tags):
             with _at(f"{place}.tags[{index}]"):
-                inner = self._inner(tag, f"{place}.tags[{index}]")
-                head, rest = self._cut(form, tag.begin)
-                begun.append((head, self._parts.joined(*rest, *inner)))
-                whole.append(self._parts.joined(*self._mark(tag.begin), *inner))
-        if isinstance(form, tags.TriggeredTags):
-            without = {*form.excludes, *ends} - {""}
-            _check_apart(form.triggers, without)
-            free = any_text({*without, *form.triggers})
-        else:
-            free = self._text_without(form.exclude_tokens)
+                begin, inner = self._mark(tag.begin), self._inner(tag, f"{place}.tags[{index}]")
+                at = self._end_of_trigger(triggers, begin)
+                begun.append((self._text(begin[:at]), self._parts.joined(*self._text(begin[at:]), *inner)))
+                whole.append(self._parts.joined(*self._text(begin), *inner))
+        free = self._text_before(triggers, form.excludes, ends)
         if not form.at_least_one:
             return self._in_text(free, begun, form.stop_after_first)
         first = self._parts.either(*whole)
-        return (
-            first if form.stop_after_first else self._parts.joined(*first, *self._in_text(free, begun, False))
-        )
+        if form.stop_after_first:
+            return first
+        return self._parts.joined(*first, *self._in_text(free, begun, False))
 
-    def _cut(
-        self, form: tags.TriggeredTags | tags.TokenTriggeredTags, begin: str | tags.Token
-    ) -> tuple[Parts, Parts]:
-        """The begin of a tag: up to the end of its trigger, and the rest."""
-        if isinstance(form, tags.TokenTriggeredTags):
-            if isinstance(begin, str) or self._id(begin.token) not in map(self._id, form.trigger_tokens):
-                raise GrammarError("its begin must be one of the trigger_tokens")
-            return self._mark(begin), ()
-        if not isinstance(begin, str):
-            raise GrammarError("its begin must be a text")
-        found = {trigger for trigger in form.triggers if begin.startswith(trigger)}
+    def _end_of_trigger(self, triggers: Sequence[str], begin: str) -> int:
+        """How much of the begin of a tag its trigger takes. A special token is not cut."""
+        found = {trigger for trigger in triggers if begin.startswith(trigger)}
         if len(found) != 1:
             many = "several triggers are" if found else "no trigger is"
             raise GrammarError(f"{many} the beginning of {begin!r}")
         at = len(found.pop())
-        # A special token is not cut.
-        at = next((mark.end() for mark in self._marks.finditer(begin) if mark.start() < at < mark.end()), at)
-        return self._text(begin[:at]), self._text(begin[at:])
+        cut = (mark.end() for mark in self._marks.finditer(begin) if mark.start() < at < mark.end())
+        return next(cut, at)
 
     def _dispatched(
         self, form: tags.Dispatch | tags.TokenDispatch, place: str, ends: Collection[str]
     ) -> Parts:
+        patterns = [self._mark(pattern) for pattern, _ in form.rules]
         rests = [
             self._of(content, f"{place}.rules[{index}]", ends)
             for index, (_, content) in enumerate(form.rules)
         ]
-        if isinstance(form, tags.Dispatch):
-            patterns = [pattern for pattern, _ in form.rules]
-            _check_apart(patterns, form.excludes)
-            heads = [self._text(pattern) for pattern in patterns]
-            free = any_text({*form.excludes, *patterns})
-        else:
-            heads = [(self._token(token),) for token, _ in form.rules]
-            free = self._text_without(form.exclude_tokens)
-        return self._in_text(free, zip(heads, rests, strict=True), not form.loop)
+        free = self._text_before(patterns, form.excludes, ends)
+        return self._in_text(free, zip(map(self._text, patterns), rests, strict=True), not form.loop)
 
-    def _text_without(self, tokens: Iterable[int | str]) -> Part:
-        for token in tokens:
-            self._id(token)
-        return any_text()
+    def _text_before(
+        self, triggers: Sequence[str], excludes: Iterable[str | tags.Token], ends: Collection[str]
+    ) -> Part:
+        """A text that a trigger ends."""
+        without = {*map(self._mark, excludes), *ends} - {""}
+        _check_apart(triggers, without)
+        return any_text({*without, *triggers})
 
     def _in_text(self, free: Part, begun: Iterable[tuple[Parts, Parts]], once: bool) -> Parts:
         """A text with tags in it, given by what begins each and the rest. `once`: it ends with the first."""
@@ -330,9 +309,9 @@ class _Tags:
         return either(tag, (free,)) if once else join(*self._parts.repeated(tag, 0, None), free)
 
 
-def _counted(text: str, empty: bool = False) -> Part:
-    """Tokens one by one. A text next to them could be of them, too."""
-    return Part(text, empty=empty, first=frozenset(("/(?s:.)/",)), last=frozenset((ANY,)))
+def _counted(text: str) -> Part:
+    """Any number of tokens. A text next to them could be of them, too."""
+    return Part(text, empty=True, first=frozenset(("/(?s:.)/",)), last=frozenset((ANY,)))
 
 
 def _spaces(most: int | None) -> str:
@@ -344,7 +323,7 @@ def _spaces(most: int | None) -> str:
 
 def _regex(pattern: str) -> Parts:
     text = slashed(plain_digits(pattern))
-    return (plain(text, empty=bool(first_characters(f'start: T\nT: ({text} & "") "x"'))),)
+    return (plain(text, may_be_empty(text)),)
 
 
 def _check_apart(triggers: Iterable[str], without: Iterable[str]) -> None:

@@ -4,9 +4,9 @@ The library xgrammar defines them, in its module `structural_tag`.
 """
 
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ops.model_directory.grammars import GrammarError
 
@@ -46,21 +46,15 @@ class JsonSchema(_Fields):
     style: Style = "json"
     """Other than `json`: an object's members as a model writes the arguments of a call."""
     any_order: bool = False
+    """Has no effect: members come in the schema's order, which is one of those that it allows."""
     max_whitespace_cnt: Count | None = None
     """Characters between two parts of JSON at most."""
     excludes: tuple[Text, ...] = ()
-    """Texts that are in no string of the value: special tokens alone."""
-
-
-class QwenXmlParameter(_Fields):
-    """`JsonSchema` in the style `qwen_xml`."""
-
-    type: Literal["qwen_xml_parameter"]
-    json_schema: dict[str, Any] | bool
+    """Texts with special tokens, which are in no value."""
 
 
 class AnyText(_Fields):
-    """Any text, but for some that are not in it."""
+    """Any text that has none of `excludes` in it."""
 
     type: Literal["any_text"]
     excludes: tuple[str, ...] = ()
@@ -75,15 +69,8 @@ class Token(_Fields):
     token: TokenName
 
 
-class ExcludeToken(_Fields):
-    """One token, but for some."""
-
-    type: Literal["exclude_token"]
-    exclude_tokens: tuple[TokenName, ...] = ()
-
-
 class AnyTokens(_Fields):
-    """Any number of tokens, but for some."""
+    """Any number of tokens, none of them special or one of `exclude_tokens`."""
 
     type: Literal["any_tokens"]
     exclude_tokens: tuple[TokenName, ...] = ()
@@ -128,15 +115,9 @@ class Tag(_Fields):
     end: str | Annotated[tuple[str, ...], Field(min_length=1)] | Token
 
     @property
-    def ends(self) -> tuple[str, ...]:
-        """Texts that end it; none if a token does."""
-        match self.end:
-            case str(text):
-                return (text,)
-            case Token():
-                return ()
-            case texts:
-                return texts
+    def ends(self) -> tuple[str | Token, ...]:
+        """Each mark that may end it."""
+        return self.end if isinstance(self.end, tuple) else (self.end,)
 
 
 class TriggeredTags(_Fields):
@@ -160,6 +141,14 @@ class TokenTriggeredTags(_Fields):
     at_least_one: bool = False
     stop_after_first: bool = False
     exclude_tokens: tuple[TokenName, ...] = ()
+
+    @property
+    def triggers(self) -> tuple[Token, ...]:
+        return _tokens(self.trigger_tokens)
+
+    @property
+    def excludes(self) -> tuple[Token, ...]:
+        return _tokens(self.exclude_tokens)
 
 
 class TagsWithSeparator(_Fields):
@@ -198,9 +187,15 @@ class Repeat(_Fields):
 
     type: Literal["repeat"]
     min: Count
-    max: Annotated[int, Field(ge=-1)]
+    max: Annotated[int, Field(ge=-1, le=2**31 - 1)]
     """-1: any number."""
     content: "Format"
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if -1 < self.max < self.min:
+            raise ValueError("max is less than min")
+        return self
 
 
 class Dispatch(_Fields):
@@ -217,14 +212,24 @@ class TokenDispatch(_Fields):
     """The same with tokens in place of texts."""
 
     type: Literal["token_dispatch"]
-    rules: tuple[tuple[TokenName, "Format"], ...] = Field(min_length=1)
+    token_rules: tuple[tuple[TokenName, "Format"], ...] = Field(alias="rules", min_length=1)
     loop: bool = True
     exclude_tokens: tuple[TokenName, ...] = ()
 
+    @property
+    def rules(self) -> "tuple[tuple[Token, Format], ...]":
+        return tuple((Token(token=token), form) for token, form in self.token_rules)
 
-Leaf = (
-    ConstString | JsonSchema | QwenXmlParameter | AnyText | Token | ExcludeToken | AnyTokens | Grammar | Regex
-)
+    @property
+    def excludes(self) -> tuple[Token, ...]:
+        return _tokens(self.exclude_tokens)
+
+
+def _tokens(names: tuple[TokenName, ...]) -> tuple[Token, ...]:
+    return tuple(Token(token=name) for name in names)
+
+
+Leaf = ConstString | JsonSchema | AnyText | Token | AnyTokens | Grammar | Regex
 """Formats that have no others in them."""
 Format = Annotated[
     Leaf

@@ -60,6 +60,8 @@ ASKED: list[tuple[dict[str, Any], Shape | None]] = [
     ({"structured_outputs": {"structural_tag": FORMAT}}, Shape(structural_tag=FORMAT_TEXT)),
     ({"response_format": NEWER}, Shape(structural_tag=FORMAT_TEXT)),
     ({"response_format": NEWER | {"json_schema": None}}, Shape(structural_tag=FORMAT_TEXT)),
+    ({"response_format": NEWER | {"structures": [], "triggers": None}}, Shape(structural_tag=FORMAT_TEXT)),
+    ({"response_format": {"type": "structural_tag", **TAG, "format": None}}, Shape(structural_tag=TAG_TEXT)),
     (
         {"response_format": {"type": "json_object", "schema": SCHEMA}},
         Shape(json_schema=TEXT, lenient=True),
@@ -114,11 +116,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
         "response_format",
     ),
     ({"response_format": {"type": "structural_tag"}}, "response_format.structural_tag"),
-    (
-        {"response_format": {"type": "structural_tag", "format": "any_text"}},
-        "response_format.structural_tag",
-    ),
     ({"response_format": NEWER | {"strict": True}}, "response_format.structural_tag"),
+    ({"response_format": NEWER | TAG}, "response_format.structural_tag"),
     (
         {"structured_outputs": {"structural_tag": FORMAT | {"type": "tag"}}},
         "structured_outputs.structural_tag",
@@ -128,14 +127,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
         "structured_outputs.structural_tag",
     ),
     ({"structured_outputs": {"structural_tag": {"format": {}}}}, "structured_outputs.structural_tag"),
-    (
-        {"structured_outputs": {"structural_tag": TAG | {"structures": [{"begin": "<f>"}]}}},
-        "structured_outputs.structural_tag",
-    ),
-    (
-        {"structured_outputs": {"structural_tag": TAG | {"triggers": [1]}}},
-        "structured_outputs.structural_tag",
-    ),
+    ({"structured_outputs": {"structural_tag": TAG | {"triggers": []}}}, "structured_outputs.structural_tag"),
     ({"regex": "a", "ebnf": 'root ::= "a"'}, "regex"),
     ({"regex": "a", "guided_regex": "b"}, "guided_regex"),
     ({"regex": "a", "guided_regex": "a", "ebnf": 'root ::= "a"'}, "guided_regex"),

@@ -44,6 +44,7 @@ def test_the_older_form() -> None:
 
 WRONG: list[tuple[Any, str]] = [
     ({"format": {"type": "any_texts"}}, "format: Input tag 'any_texts'"),
+    ({"format": {"type": "exclude_token"}}, "format: Input tag 'exclude_token'"),
     ({"format": {"type": "const_string"}}, "format.const_string.value: Field required"),
     ({"format": {"type": "const_string", "value": 5}}, "format.const_string.value: "),
     ({"format": {"type": "any_text", "min_chars": 5}}, "format.any_text.min_chars: Extra inputs"),
@@ -58,6 +59,10 @@ WRONG: list[tuple[Any, str]] = [
         "format.star.content.regex.pattern: ",
     ),
     ({"format": {"type": "any_text"}, "strict": True}, "strict: Extra inputs"),
+    ({"format": {"type": "repeat", "content": {"type": "any_text"}, "min": 2, "max": 0}}, "format.repeat: "),
+    ({"format": "any_text"}, "format: "),
+    ({"structures": [{"begin": "<", "end": ">"}], "triggers": ["<"]}, "structures.0.schema: Field required"),
+    ({"structures": [], "triggers": [1]}, "triggers.0: "),
     ({"structures": [], "triggers": ["<"]}, "tags: "),
     ({}, "structures: Field required"),
 ]
