@@ -43,8 +43,9 @@ class Rendering:
 
 
 USUAL = Rendering()
-_END = "END_OF_THE_FINAL_MESSAGE "
-"""What marks the end of the message that goes on. Its space shows whether the template strips messages."""
+_END = "END_OF_THE_FINAL_MESSAGE\t "
+"""What marks the end of the message that goes on. What is left of its tab and its space shows what the
+template strips from messages."""
 
 
 class ChatTemplate:
@@ -208,12 +209,14 @@ def _with_end(content: Any) -> Any:
 
 
 def _until_end(text: str) -> str:
-    """The text up to the last mark, as transformers cuts it: without spaces if the template strips them."""
+    """The text up to the last mark, without the white space that the template strips from messages."""
     before, mark, after = text.rpartition(_END.rstrip())
     if not mark:
         what = "the chat template leaves out the end of the last message, which so cannot go on"
         raise InvalidRequestError("continue_final_message", what)
-    return before if after.startswith(" ") else before.rstrip()
+    if after.startswith("\t"):
+        return before if after.startswith("\t ") else before.rstrip(" ")
+    return before.rstrip()
 
 
 def _line(error: Exception) -> str:

@@ -145,13 +145,22 @@ def test_thoughts() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_an_answer_goes_on(version: str) -> None:
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("The answer is ", "The answer is"),
+        ("```json\n", "```json\n"),
+        ("A list:\n\n ", "A list:\n\n"),
+        ("\t", "\t"),
+    ],
+)
+def test_an_answer_goes_on(version: str, content: str, expected: str) -> None:
     source = template_of(version, ())
     assert source is not None
     goes_on = Rendering(add_generation_prompt=False, continue_final_message=True)
-    chat = [user("q"), assistant("The answer is ")]
-    expected = "<s>[INST]q[/INST]The answer is"
-    assert ChatTemplate(source, TOKENS).render(chat, rendering=goes_on) == expected
+    chat = [user("q"), assistant(content)]
+    text = ChatTemplate(source, TOKENS).render(chat, rendering=goes_on)
+    assert text == f"<s>[INST]q[/INST]{expected}"
 
 
 def test_arguments_that_are_no_object_are_a_text() -> None:
