@@ -11,6 +11,7 @@ from ops.model_directory.files import not_there
 from ops.model_directory.hub import model_name
 from ops.model_directory.lora_modules import named, parse
 from ops.model_directory.settings import SHIPPED_MODEL
+from ops.model_directory.weight_files import weight_files
 from ops.runtime.errors import UsageError
 
 SHIPPED_MODEL_NAME = "quire-tiny"
@@ -45,9 +46,11 @@ class Served:
         """Raise `UsageError` unless the directory holds what a model consists of."""
         if not self.path.is_dir():
             raise UsageError(f"{self.path} is not a model directory: there is no such directory")
-        weights = "*.gguf" if any(self.path.glob("*.gguf")) else "*.safetensors"
-        for pattern in ("config.json", weights, "tokenizer.json"):
-            if not (files := sorted(self.path.glob(pattern))):
+        gguf = sorted(self.path.glob("*.gguf"))
+        weights = ("*.gguf", gguf) if gguf else ("*.safetensors", weight_files(self.path))
+        others = ((name, sorted(self.path.glob(name))) for name in ("config.json", "tokenizer.json"))
+        for pattern, files in (*others, weights):
+            if not files:
                 raise UsageError(f"{self.path} is not a model directory: it has no {pattern}")
             for file in files:
                 if why := not_there(file):

@@ -64,7 +64,7 @@ def fetched(model: Path, say: Callable[[str], object] = lambda line: None, weigh
         path = model.expanduser().absolute()
         try:
             file = gguf_of(path)
-            return _complete(path) if file is None else as_directory(file)
+            return _complete(path, weights) if file is None else as_directory(file)
         except FileError as error:
             raise HubError(str(error)) from error
     directory = _downloaded(model, FILES, say)
@@ -78,7 +78,7 @@ def fetched(model: Path, say: Callable[[str], object] = lambda line: None, weigh
                     f"{model}: {constants.ENDPOINT} has no {SINGLE} of it; "
                     "pickles are never fetched, nor is consolidated.safetensors"
                 )
-        return _complete(directory)
+        return _complete(directory, weights)
     except FileError as error:
         raise HubError(str(error)) from error
 
@@ -109,8 +109,8 @@ def _downloaded(model: Path, files: Sequence[str], say: Callable[[str], object] 
     return Path(found)
 
 
-def _complete(directory: Path) -> Path:
-    check_form(directory)
+def _complete(directory: Path, weights: bool) -> Path:
+    check_form(directory, weights)
     return made.with_tokenizer(directory, model_name(directory))
 
 

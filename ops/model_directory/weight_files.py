@@ -36,9 +36,10 @@ def weight_files(directory: Path) -> list[Path]:
     return sorted({*directory.glob("*.safetensors")} - {*directory.glob(CONSOLIDATED)})
 
 
-def check_form(directory: Path) -> None:
-    """Raise `FileError` if the model is there in Mistral's form alone."""
-    alone = [] if weight_files(directory) else sorted(directory.glob(CONSOLIDATED))
+def check_form(directory: Path, weights: bool) -> None:
+    """Raise `FileError` if the model is there in Mistral's form alone. `weights`: whether they count, too."""
+    there = not weights or weight_files(directory) or any(directory.glob("*.gguf"))
+    alone = [] if there else sorted(directory.glob(CONSOLIDATED))
     if not (directory / "config.json").is_file():
         alone += [path for path in (directory / "params.json",) if path.is_file()]
     if alone:

@@ -32,6 +32,8 @@ def with_tokenizer(directory: Path, name: str) -> Path:
         return directory
     for files, made_of in _SOURCES:
         if all((directory / file).is_file() for file in files):
-            links = [path.absolute() for path in directory.iterdir() if path.exists()]
+            # Hidden ones, as .git, are no part of a model, and change without it.
+            paths = (path for path in directory.iterdir() if not path.name.startswith("."))
+            links = [path.absolute() for path in paths if path.exists()]
             return made_directory(directory, KIND, name, links, partial(made_of, directory))
     return directory

@@ -55,6 +55,8 @@ def test_a_pointer_is_no_model(tmp_path: Path) -> None:
     for name in ("config.json", "model-1.safetensors", "model-2.safetensors", "tokenizer.json"):
         (tmp_path / name).write_text("{}")
     Served(tmp_path).check()
+    (tmp_path / "consolidated.safetensors").write_text("version https://git-lfs.github.com/spec/v1")
+    Served(tmp_path).check()  # that file is not read
     (tmp_path / "model-2.safetensors").write_text(
         "version https://git-lfs.github.com/spec/v1\noid sha256:0\n"
     )

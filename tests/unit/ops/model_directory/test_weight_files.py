@@ -53,7 +53,13 @@ def test_the_other_form_alone_is_refused(model: Path, taken: tuple[str, ...], na
 def test_a_gguf_file_is_not_kept_from_being_read(model: Path) -> None:
     (model / "model.safetensors").rename(model / "consolidated.safetensors")
     (model / "model.gguf").write_bytes(b"")
-    assert is_gguf(model)
+    assert is_gguf(fetched(model))
+
+
+def test_who_needs_no_weights_does_not_miss_them(model: Path) -> None:
+    """A cache of the Hub may have Mistral's form from another program, before a worker fetches the rest."""
+    (model / "model.safetensors").rename(model / "consolidated.safetensors")
+    assert fetched(model, weights=False) == model
 
 
 def test_each_file_once(tmp_path: Path) -> None:

@@ -49,6 +49,15 @@ def test_what_counts_next_is_not_passed_over(model: Path, taken: tuple[str, ...]
         with_tokenizer(model, "fox")
 
 
+def test_hidden_files_change_nothing(model: Path) -> None:
+    (model / "tekken.json").write_text(json.dumps(tekken("v7", None)))
+    made = with_tokenizer(model, "fox")
+    (model / ".git").mkdir()
+    assert with_tokenizer(model, "fox") == made
+    (model / "notes").mkdir()
+    assert with_tokenizer(model, "fox") != made
+
+
 def test_a_tokenizer_that_is_there_stays(model: Path) -> None:
     (model / "tokenizer.json").write_text("{}")
     assert with_tokenizer(model, "fox") == model
