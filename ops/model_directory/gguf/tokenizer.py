@@ -15,6 +15,7 @@ from ops.model_directory.tokenizer_json import (
     Token,
     added_token,
     byte_level,
+    check_lengths,
     merges_of,
     pieces,
     tokenizer_json,
@@ -113,6 +114,10 @@ def _merges_of_pieces(file: Gguf, vocabulary: Mapping[str, int], gemma: bool) ->
     scores: list[Any] = file.get("tokenizer.ggml.scores", list, [])
     if len(scores) != (count := len(file.get("tokenizer.ggml.tokens", list, []))):
         raise file.wrong("tokenizer.ggml.scores", f"{len(scores)}, but there are {count} tokens")
+    try:
+        check_lengths(vocabulary.keys())
+    except ValueError as error:
+        raise file.wrong("tokenizer.ggml.tokens", str(error)) from error
     # Gemma's merges have the order of its tokens, not of their scores.
     return merges_of(vocabulary, [float(-number) for number in range(count)] if gemma else scores)
 

@@ -7,7 +7,7 @@ tokens that make a token is a merge, that of the lowest rank first.
 from base64 import b64decode
 
 from ops.model_directory.byte_alphabet import CHARACTERS
-from ops.model_directory.tokenizer_json import merges_of
+from ops.model_directory.tokenizer_json import check_lengths, merges_of
 
 MOST_TOKEN = 1024
 """Bytes of a token. Those of real models have some hundred at most."""
@@ -32,10 +32,12 @@ class Ranks:
         if len(self.tokens) == expected or not content:
             raise ValueError("the token is empty, or was there before")
 
-    def check_bytes(self) -> None:
-        """Raise `ValueError` unless each byte is a token: every text must have tokens."""
+    def check(self) -> None:
+        """Raise `ValueError` unless each byte is a token, as every text must have tokens, or if there are too
+        many long ones."""
         if missing := [byte for byte, character in CHARACTERS.items() if character not in self.tokens]:
             raise ValueError(f"no token is the byte {min(missing)} alone")
+        check_lengths(self.tokens)
 
     def merges(self) -> list[list[str]]:
         """Pairs of tokens, in the order in which they are merged."""

@@ -5,7 +5,8 @@
     tokenizer_config.json    the class, and what it changes
 
 Pieces that the user has defined merge first, then others by their scores, as in SentencePiece. transformers 5
-takes the order of their ids instead, which gives spaces in a row other tokens in Mistral 7B.
+takes the order of their ids instead, which gives spaces in a row other tokens in Mistral 7B. Pieces of
+the user are found before the rest of a text gets its space in front, as in transformers, not SentencePiece.
 """
 
 import struct
@@ -16,10 +17,10 @@ from typing import Any, NamedTuple
 
 from ops.model_directory.files import FileError, not_there
 from ops.model_directory.tokenizer_files.added_tokens import CONFIG, added_tokens, config_of, named_token
-from ops.model_directory.tokenizer_json import added_token, merges_of, pieces, tokenizer_json
+from ops.model_directory.tokenizer_json import added_token, check_lengths, merges_of, pieces, tokenizer_json
 
 MODEL = "tokenizer.model"
-MOST_BYTES = 2**26
+MOST_BYTES = 2**24
 """Size of the file. Gemma 3's has 5 MB."""
 MOST_PIECES = 2**20
 """Gemma 3 has 262,144."""
@@ -108,8 +109,10 @@ def _read(path: Path) -> tuple[list[Piece], Mapping[int, Field]]:
                     raise ValueError(f"there are more than {MOST_PIECES} pieces")
             elif number in settings and isinstance(value, bytes):
                 settings[number] = dict(_fields(value))
-        if len({piece.text for piece in found}) < len(found):
+        texts = {piece.text for piece in found}
+        if len(texts) < len(found):
             raise ValueError("two pieces have the same text")
+        check_lengths(texts)
     except (OSError, ValueError) as error:
         raise FileError(f"{path}: {error}") from error
     for part, number, name, absent, needed in _NEEDED:

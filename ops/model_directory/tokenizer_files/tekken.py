@@ -107,7 +107,7 @@ def _ranks(content: Mapping[str, Any], special: int) -> Ranks:
             ranks.add(each["token_bytes"], each["rank"])
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"vocab: token {number}: {error}") from error
-    ranks.check_bytes()
+    ranks.check()
     return ranks
 
 

@@ -47,7 +47,7 @@ def _ranks(path: Path) -> Ranks:
         except ValueError as error:
             raise FileError(f"{path}: line {number + 1}: {error}") from error
     try:
-        ranks.check_bytes()
+        ranks.check()
     except ValueError as error:
         raise FileError(f"{path}: {error}") from error
     return ranks

@@ -19,7 +19,7 @@ from ops.model_directory.gguf.file import read_gguf
 from ops.model_directory.gguf.splits import SPLITS
 from ops.model_directory.gguf.tokenizer import tokenizer_config_of, tokenizer_of
 from ops.model_directory.settings import SHIPPED_MODEL
-from ops.model_directory.tokenizer_json import SPACE, merges_of
+from ops.model_directory.tokenizer_json import SPACE
 from tests.support.gguf import write_gguf
 
 TEXTS = (
@@ -233,12 +233,6 @@ def test_first_and_last_tokens(tmp_path: Path) -> None:
         assert ours.encode("", add_special_tokens=True).ids == [0]
 
 
-def test_merges_follow_scores() -> None:
-    vocabulary = {"a": 0, "b": 1, "ab": 2, "aba": 3, "ba": 4}
-    scores = [0.0, 0.0, -3.0, -1.0, -2.0]
-    assert merges_of(vocabulary, scores) == [["a", "ba"], ["ab", "a"], ["b", "a"], ["a", "b"]]
-
-
 def test_named_tokens_and_template(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "a.gguf", pieces(**{"tokenizer.chat_template": "{{ messages }}"}), {})
     assert tokenizer_config_of(read_gguf(path)) == {
@@ -255,6 +249,14 @@ def test_named_tokens_and_template(tmp_path: Path) -> None:
         ({"tokenizer.ggml.model": "bert"}, r"tokenizer\.ggml\.model: 'bert' is not supported"),
         ({"tokenizer.ggml.tokens": []}, r"tokenizer\.ggml\.tokens: a list of texts is needed"),
         ({"tokenizer.ggml.tokens": ["a" * 10**6]}, r"tokenizer\.ggml\.tokens: one has 1000000 characters"),
+        (
+            {
+                "tokenizer.ggml.tokens": ["a" * length for length in range(1, 601)],
+                "tokenizer.ggml.token_type": [1] * 600,
+                "tokenizer.ggml.scores": [0.0] * 600,
+            },
+            r"tokenizer\.ggml\.tokens: 600 tokens with 180300 characters have too many merges",
+        ),
         ({"tokenizer.ggml.scores": [1.0]}, r"tokenizer\.ggml\.scores: 1, but there are"),
         ({"tokenizer.ggml.bos_token_id": 10**6}, r"tokenizer\.ggml\.bos_token_id: 1000000, but there are"),
     ],

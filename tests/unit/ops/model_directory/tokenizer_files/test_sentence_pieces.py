@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from transformers import GemmaTokenizer, LlamaTokenizer
 
+from ops.model_directory import tokenizer_json
 from ops.model_directory.hub import HubError, fetched
 from ops.model_directory.tokenizer_files import sentence_pieces
 from ops.model_directory.tokenizer_files.sentence_pieces import Piece
@@ -211,5 +212,13 @@ def test_bounds(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with (model / "tokenizer.model").open("wb") as sparse:
         sparse.truncate(2**30)
     (model / "tokenizer_config.json").write_text(json.dumps(LLAMA))
-    with pytest.raises(HubError, match="1073741824 bytes are too many, 67108864 at most"):
+    with pytest.raises(HubError, match="1073741824 bytes are too many, 16777216 at most"):
         fetched(model)
+
+
+def test_merges_that_would_take_too_long(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizer_json, "MOST_CUT", 1000)
+    with pytest.raises(
+        HubError, match=rf"^{model}/tokenizer\.model: \d+ tokens with \d+ characters have too many merges$"
+    ):
+        made(model, file_of(learned()), **LLAMA)

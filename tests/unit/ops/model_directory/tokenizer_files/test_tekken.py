@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from transformers.integrations.mistral.tokenizer import MistralConverter
 
+from ops.model_directory import tokenizer_json
 from ops.model_directory.hub import HubError, fetched
 from ops.model_directory.vision import read_vision
 from ops.model_directory.vision.sizes import EdgeVision
@@ -89,6 +90,12 @@ def test_what_the_directory_has_counts_first(tmp_path: Path) -> None:
     assert (found.named_tokens["bos_token"], found.template) == ("<s>", "a file of its own")
     (directory / "tokenizer.json").write_text("{}")
     assert fetched(directory) == directory
+
+
+def test_merges_that_would_take_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizer_json, "MOST_CUT", 1000)
+    with pytest.raises(HubError, match=r"/tekken.json: \d+ tokens with \d+ characters have too many merges$"):
+        fetched(written(tmp_path, tekken("v7", None)))
 
 
 @pytest.mark.parametrize("version", ["v3", "v99"])

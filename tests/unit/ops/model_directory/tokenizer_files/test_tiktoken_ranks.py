@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ops.model_directory import tokenizer_json
 from ops.model_directory.hub import HubError, fetched
 from ops.model_directory.settings import SHIPPED_DRAFT
 from tests.support.byte_tokens import TEXTS, plainly, trained
@@ -71,6 +72,14 @@ def test_tokens_are_those_of_tiktoken(model: Path) -> None:
     assert found.end_tokens == (first + 1,)
     assert found.special_tokens[f"<|reserved_token_{first + 3}|>"] == first + 3
     assert "<|im_user|>" not in found.special_tokens
+
+
+def test_merges_that_would_take_too_long(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizer_json, "MOST_CUT", 1000)
+    with pytest.raises(
+        HubError, match=rf"^{model}/tiktoken\.model: \d+ tokens with \d+ characters have too many merges$"
+    ):
+        fetched(model)
 
 
 def test_it_is_made_once_and_again_when_a_file_changes(model: Path) -> None:
