@@ -6,7 +6,8 @@
 
 Pieces that the user has defined merge first, then others by their scores, as in SentencePiece. transformers 5
 takes the order of their ids instead, which gives spaces in a row other tokens in Mistral 7B. Pieces of
-the user are found before the rest of a text gets its space in front, as in transformers, not SentencePiece.
+the user are found before the rest of a text gets its space in front: as in transformers without `legacy`, not
+as in SentencePiece.
 """
 
 import struct
