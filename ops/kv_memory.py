@@ -18,7 +18,7 @@ from gpu_worker.models.wrapped import language_part
 from ops.model_directory import files
 from ops.model_directory.encoder import encoder_family
 from ops.model_directory.gguf.file import read_gguf
-from ops.model_directory.weight_files import SINGLE, named_files
+from ops.model_directory.weight_files import named_files
 
 _MAX_HEADER = 100 * 2**20  # the safetensors format allows no longer one
 _BITS = {"BOOL": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}  # of others the name ends with the bits
@@ -157,16 +157,17 @@ def _pages(config: Mapping[str, Any], layers: int, kv_heads: int, head_dim: int)
 def weights_bytes(model: Path) -> int:
     """Bytes of all tensors as stored, from the files' headers alone. Raises ModelFilesError."""
     try:
-        weights = [path for name in named_files(model) if (path := model / name).is_file()]
+        weights = [model / name for name in named_files(model)]
     except files.FileError as error:
         raise ModelFilesError(str(error)) from error
-    if not weights and (gguf := sorted(model.glob("*.gguf"))):
+    if not any(path.is_file() for path in weights):
+        gguf = sorted(model.glob("*.gguf"))
+        if not gguf:
+            raise ModelFilesError(f"no {weights[0].name} in {model}")
         try:
             return sum(place.nbytes for place in read_gguf(gguf[0].resolve()).tensors.values())
         except files.FileError as error:
             raise ModelFilesError(str(error)) from error
-    if not weights:
-        raise ModelFilesError(f"no {SINGLE} in {model}")
     return sum(_tensors_bytes(file) for file in weights)
 
 

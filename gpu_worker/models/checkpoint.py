@@ -1,6 +1,5 @@
 """The tensors of safetensors or GGUF files: memory-mapped, one at a time, never a pickle."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -18,8 +17,8 @@ from gpu_worker.models.formats.stored import PIECE, QuantizedWeight
 from gpu_worker.models.gguf_tensors import GgufTensors
 from gpu_worker.models.stacked import single_experts
 from gpu_worker.models.wrapped import language_tensors
-from ops.model_directory.files import FileError, not_there, read_json
-from ops.model_directory.weight_files import INDEX, SINGLE, weight_files
+from ops.model_directory.files import FileError, not_there
+from ops.model_directory.weight_files import INDEX, SINGLE, weight_files, weight_map
 
 _WEIGHT = "weight"
 NO_ALIASES: Mapping[str, str] = {}
@@ -291,7 +290,7 @@ def open_checkpoint(
                 why = not_there(path) or f"not a whole safetensors file: {error}"
                 raise ModelError(f"{path}: {why}") from error
             names = set(file.keys())
-            if missing := sorted((expected or set()) - names):
+            if missing := sorted(expected - names):
                 raise ModelError(f"{path}: {INDEX} says that it has tensor {missing[0]}, it has not")
             files |= dict.fromkeys(expected or names, file)
             maps += _map(file)
@@ -302,8 +301,11 @@ def open_checkpoint(
 
 
 def is_gguf(directory: Path) -> bool:
-    """Whether the weights of a directory are in GGUF files."""
-    return any(directory.glob("*.gguf")) and not weight_files(directory)
+    """Whether the weights of a directory are in GGUF files. Raises `ModelError`."""
+    try:
+        return any(directory.glob("*.gguf")) and not weight_files(directory)
+    except FileError as error:
+        raise ModelError(str(error)) from error
 
 
 def _usual(name: str, aliases: Mapping[str, str]) -> str:
@@ -326,37 +328,22 @@ def _map(file: Any) -> list[range]:
     return [range(first.data_ptr(), last.data_ptr() + last.nbytes)]
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON. Raises `ValueError` if a name comes twice."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        counts = Counter(name for name, _ in pairs)
-        raise ValueError(f"{next(name for name, count in counts.items() if count > 1)} comes twice")
-    return found
-
-
-def shards(directory: Path) -> dict[Path, set[str] | None]:
-    """Files of the checkpoint, and the tensors that each must have. None: any tensors."""
-    index = directory / INDEX
-    if index.is_file():
-        try:
-            weight_map = read_json(index, pairs=_once)["weight_map"]
-            pairs = [(str(name), str(file)) for name, file in weight_map.items()]
-        except (FileError, KeyError, TypeError, AttributeError) as error:
-            raise ModelError(f"{index}: no weight_map in it: {error}") from error
-        shards: dict[Path, set[str] | None] = {}
-        for name, file in pairs:
-            if Path(file).name != file:
-                raise ModelError(f"{index}: shard {file!r} is not a file beside it")
-            names = shards.setdefault(directory / file, set())
-            assert names is not None
-            names.add(name)
+def shards(directory: Path) -> Mapping[Path, Set[str]]:
+    """Files of the checkpoint, and the tensors that each must have; empty: any. Raises `ModelError`."""
+    try:
+        named = weight_map(directory)
+    except FileError as error:
+        raise ModelError(str(error)) from error
+    if named is not None:
+        shards: dict[Path, set[str]] = {}
+        for name, file in named.items():
+            shards.setdefault(directory / file, set()).add(name)
         for path in shards:
             if not path.is_file():
                 raise ModelError(f"{path} is missing, {INDEX} names it")
         return shards
     if (directory / SINGLE).is_file():
-        return {directory / SINGLE: None}
+        return {directory / SINGLE: set()}
     pickles = [
         path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in sorted(directory.glob(pattern))
     ]

@@ -4,6 +4,7 @@ The library is huggingface_hub, and its settings hold: HF_ENDPOINT, HF_TOKEN, HF
 locks what it fetches, so that processes that start side by side fetch everything once.
 """
 
+import glob
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -12,7 +13,7 @@ from pathlib import Path
 from ops.model_directory.files import FileError
 from ops.model_directory.gguf.directory import SUFFIX, as_directory, gguf_name, gguf_of
 from ops.model_directory.tokenizer_files import made
-from ops.model_directory.weight_files import SINGLE, check_form, named_files, weight_files
+from ops.model_directory.weight_files import check_form, named_files
 from ops.runtime.errors import StartError
 
 DENSE = "[0-9]*_Dense/model.safetensors"
@@ -70,12 +71,13 @@ def fetched(model: Path, say: Callable[[str], object] = lambda line: None, weigh
     directory = _downloaded(model, FILES, say)
     try:
         if weights:
-            directory = _downloaded(model, [*named_files(directory), DENSE])
-            if not weight_files(directory):
+            names = named_files(directory)
+            _downloaded(model, [*map(glob.escape, names), DENSE], commit=directory.name)
+            if missing := [name for name in names if not (directory / name).is_file()]:
                 from huggingface_hub import constants
 
                 raise HubError(
-                    f"{model}: {constants.ENDPOINT} has no {SINGLE} of it; "
+                    f"{model}: {constants.ENDPOINT} has no {missing[0]} of it; "
                     "pickles are never fetched, nor is consolidated.safetensors"
                 )
         return _complete(directory, weights)
@@ -88,8 +90,13 @@ def fetched_adapter(adapter: Path, say: Callable[[str], object] = lambda line: N
     return _downloaded(adapter, ADAPTER, say) if is_id(adapter) else adapter.expanduser().absolute()
 
 
-def _downloaded(model: Path, files: Sequence[str], say: Callable[[str], object] = lambda line: None) -> Path:
-    """The files of an id that match one of these patterns, in the library's cache. Raises `HubError`."""
+def _downloaded(
+    model: Path, files: Sequence[str], say: Callable[[str], object] = lambda line: None, commit: str = ""
+) -> Path:
+    """The files of an id that match one of these patterns, in the library's cache.
+
+    `commit`: empty: that which the id's revision names now. Raises `HubError`.
+    """
     # Its import takes longer than the rest of a command, and few need it.
     from huggingface_hub import constants, snapshot_download
     from huggingface_hub.utils.tqdm import disable_progress_bars
@@ -101,7 +108,7 @@ def _downloaded(model: Path, files: Sequence[str], say: Callable[[str], object] 
     say(f"fetch   {model} from {endpoint} to {cache}")
     try:
         found = snapshot_download(
-            name, revision=revision or None, cache_dir=cache, allow_patterns=list(files)
+            name, revision=commit or revision or None, cache_dir=cache, allow_patterns=list(files)
         )
     # HTTP, locks, disks, its own checks of an id: the library raises many kinds of errors.
     except Exception as error:

@@ -5,8 +5,9 @@ the same weights once more. Mistral's have consolidated.safetensors, in which te
 form and its configuration, params.json, are not read.
 """
 
-import re
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from ops.model_directory.files import FileError, read_json
 
@@ -14,26 +15,33 @@ SINGLE = "model.safetensors"
 """The file without an index."""
 INDEX = "model.safetensors.index.json"
 CONSOLIDATED = "consolidated*.safetensors"
-_NAME = re.compile(r"[\w.-]+\.safetensors", re.ASCII)
+_SUFFIX = ".safetensors"
+_MOST_BYTES = 255  # of a file's name
+
+
+def weight_map(directory: Path) -> dict[str, str] | None:
+    """The index: for each tensor the name of its file. None: there is no index. Raises `FileError`."""
+    path = directory / INDEX
+    if not path.is_file():
+        return None
+    found = read_json(path, pairs=_once).get("weight_map")
+    if not isinstance(found, dict) or not found:
+        raise FileError(f"{path}: weight_map: an object that is not empty is needed")
+    named = {tensor: str(file) for tensor, file in found.items()}
+    if others := [name for name in named.values() if not _lies_beside(name)]:
+        raise FileError(f"{path}: {min(others)[:80]!r} is not a file of safetensors beside it")
+    return named
 
 
 def named_files(directory: Path) -> list[str]:
     """Names of the files that are read, whether they are there or not, in order. Raises `FileError`."""
-    path = directory / INDEX
-    if not path.is_file():
-        return [SINGLE]
-    named = read_json(path).get("weight_map")
-    if not isinstance(named, dict):
-        raise FileError(f"{path}: weight_map: an object is needed")
-    names = {str(file) for file in named.values()}
-    if others := [name for name in names if not _NAME.fullmatch(name)]:
-        raise FileError(f"{path}: {min(others)[:80]!r} is not a file of safetensors beside it")
-    return sorted(names)
+    named = weight_map(directory)
+    return [SINGLE] if named is None else sorted({*named.values()})
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """All safetensors that are there in the form that is read, in the order of their names."""
-    return sorted({*directory.glob("*.safetensors")} - {*directory.glob(CONSOLIDATED)})
+    """The files that are read and are there, in the order of their names. Raises `FileError`."""
+    return [path for name in named_files(directory) if (path := directory / name).is_file()]
 
 
 def check_form(directory: Path, weights: bool) -> None:
@@ -45,3 +53,17 @@ def check_form(directory: Path, weights: bool) -> None:
     if alone:
         what = f"config.json and {SINGLE} are needed"
         raise FileError(f"{directory}: Mistral's own form of a model ({alone[0].name}) is not read: {what}")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON. Raises `ValueError` if a name comes twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        counts = Counter(name for name, _ in pairs)
+        raise ValueError(f"{next(name for name, count in counts.items() if count > 1)} comes twice")
+    return found
+
+
+def _lies_beside(name: str) -> bool:
+    plain = Path(name).name == name and name.isprintable()
+    return plain and name.endswith(_SUFFIX) and len(name.encode()) <= _MOST_BYTES

@@ -29,6 +29,8 @@ class Hub:
         self.sent: Counter[str] = Counter()
         """How often each file was sent, by its path under the root."""
         self.gated: set[str] = set()
+        self.commits = [COMMIT]
+        """What `main` names, each time that it is asked for; the last one from then on."""
         self.tokens: set[str] = set()
         """What came as Authorization."""
         hub = self
@@ -57,17 +59,19 @@ class Hub:
             self._reply(handler, 404, b"", {"X-Error-Code": "RepoNotFound"}, body)
         elif model in self.gated:
             self._reply(handler, 403, b"", {"X-Error-Code": "GatedRepo"}, body)
-        elif revision not in REVISIONS:
+        elif revision not in (*REVISIONS, *self.commits):
             self._reply(handler, 404, b"", {"X-Error-Code": "RevisionNotFound"}, body)
         elif api:
-            content = (
-                self._tree(model) if rest[:1] == ["tree"] else {"id": model, "sha": COMMIT, "siblings": []}
-            )
+            content = self._tree(model) if rest[:1] == ["tree"] else self._info(model)
             self._reply(
                 handler, 200, json.dumps(content).encode(), {"Content-Type": "application/json"}, body
             )
         else:
-            self._send(handler, self.root / model / "/".join(rest[2:]), body)
+            self._send(handler, self.root / model / "/".join(rest[2:]), revision, body)
+
+    def _info(self, model: str) -> dict[str, Any]:
+        commit = self.commits.pop(0) if len(self.commits) > 1 else self.commits[0]
+        return {"id": model, "sha": commit, "siblings": []}
 
     def _tree(self, model: str) -> list[dict[str, Any]]:
         folder = self.root / model
@@ -82,15 +86,16 @@ class Hub:
             if path.is_file()
         ]
 
-    def _send(self, handler: BaseHTTPRequestHandler, path: Path, body: bool) -> None:
+    def _send(self, handler: BaseHTTPRequestHandler, path: Path, revision: str, body: bool) -> None:
         if not path.is_file():
             self._reply(handler, 404, b"", {"X-Error-Code": "EntryNotFound"}, body)
             return
         content = path.read_bytes()
         tag = hashlib.sha1(content).hexdigest()
+        commit = revision if len(revision) == len(COMMIT) else COMMIT
         if body:
             self.sent[str(path.relative_to(self.root))] += 1
-        self._reply(handler, 200, content, {"ETag": f'"{tag}"', "X-Repo-Commit": COMMIT}, body)
+        self._reply(handler, 200, content, {"ETag": f'"{tag}"', "X-Repo-Commit": commit}, body)
 
     def _reply(
         self, handler: BaseHTTPRequestHandler, status: int, content: bytes, headers: Headers, body: bool

@@ -1,4 +1,4 @@
-"""Checkpoint formats: quantized weights as other tools write them. A file has those of one kind."""
+"""Checkpoint formats: quantized weights as other tools write them."""
 
 from collections.abc import Callable, Mapping
 
@@ -19,8 +19,10 @@ ALGORITHMS = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "NVFP4", "W4A16_NVFP4")
 MIXED = "MIXED_PRECISION"
 
 
-def read_modelopt(values: Values) -> Format:
-    """Checkpoints of TensorRT Model Optimizer. Raises `ModelError`."""
+def read_modelopt(values: Values) -> Format | None:
+    """Checkpoints of TensorRT Model Optimizer. None: weights are not quantized. Raises `ModelError`."""
+    if values.get("quant_algo") is None:
+        return None
     kind = choice(values, "quant_algo", (*ALGORITHMS, MIXED))
     if kind == MIXED:
         layers = values.object("quantized_layers")
@@ -71,6 +73,7 @@ def read_format(values: Values) -> Format | None:
 
 
 def _given(values: Values) -> Values | None:
+    """What says how weights are quantized: config.json first, then Model Optimizer's file. None: neither."""
     if values.get(KEY) is not None:
         return values.object(KEY)
     path = values.path.with_name(files.MODELOPT)
@@ -80,5 +83,4 @@ def _given(values: Values) -> Values | None:
         beside = Values(path, files.read_json(path))
     except files.FileError as error:
         raise ModelError(str(error)) from error
-    given = beside.object("quantization")
-    return given if given.get("quant_algo") else None  # only keys and values are quantized
+    return beside.object("quantization").but("quant_method", "modelopt")

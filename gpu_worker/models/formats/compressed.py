@@ -14,7 +14,7 @@ means zero.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -42,9 +42,9 @@ ORDER = "weight_g_idx"
 
 @dataclass(frozen=True, slots=True)
 class BytesFormat:
-    """See `Format`: weights of one byte each."""
+    """See `Format`: weights of one byte each, whose type says whether they are fp8 or int8."""
 
-    name: str
+    name: str = field(compare=False)
     block: tuple[int, int] | None
     """See `ScaledFormat.block`."""
     ends: tuple[str, ...] = ("weight", *SCALES, ZEROS, *UNUSED)
@@ -105,12 +105,11 @@ def read_compressed(values: Values) -> Format | None:
     if len({type(each) for each in formats}) < len(formats):
         names = ", ".join(each.name for each in formats)
         raise values.wrong(f"{KEY}.config_groups", f"groups that differ in size are not supported ({names})")
-    formats.sort(
-        key=lambda each: not isinstance(each, Fp4Format)
-    )  # of which numbers may lie as those of others
-    return (
-        formats[0] if len(formats) == 1 else MixedFormat(" and ".join(each.name for each in formats), formats)
-    )
+    if len(formats) == 1:
+        return formats[0]
+    # pack-quantized refuses numbers of the name `weight_packed` that are not its own.
+    formats.sort(key=lambda each: isinstance(each, PackedFormat))
+    return MixedFormat(" and ".join(each.name for each in formats), formats)
 
 
 def _transforms(values: Values) -> Iterator[object]:

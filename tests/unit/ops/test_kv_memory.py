@@ -145,6 +145,15 @@ def test_weights_count_once(tmp_path: Path, name: str) -> None:
     assert weights_bytes(tmp_path) == weights_bytes(_MODEL)
 
 
+def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
+    """Else a copy that is not whole would seem to fit."""
+    (tmp_path / "a.safetensors").symlink_to((_MODEL / "model.safetensors").resolve())
+    named = {"one": "a.safetensors", "two": "b.safetensors"}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": named}))
+    with pytest.raises(ModelFilesError, match=r"b\.safetensors is no safetensors file: .*No such file"):
+        weights_bytes(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("encoder", "config", "bits"),
     [

@@ -298,7 +298,7 @@ def test_an_index_cannot_point_elsewhere(saved) -> None:
     directory = saved().directory
     index = {"weight_map": {"lm_head.weight": "../model.safetensors"}}
     (directory / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(ModelError, match="not a file beside it"):
+    with pytest.raises(ModelError, match="not a file of safetensors beside it"):
         load(directory)
 
 

@@ -235,7 +235,32 @@ def test_weights_may_have_been_transformed() -> None:
         assert read_format(Values(Path("config.json"), changed)) is not None
 
 
-@pytest.mark.parametrize("config", [None, {"kv_cache_scheme": {"num_bits": 8}}])
+def test_bytes_of_two_types_are_told_by_their_tensors() -> None:
+    groups = [("float-quantized", "tensor"), ("int-quantized", "channel")]
+    config = {
+        "quant_method": "compressed-tensors",
+        "format": "mixed-precision",
+        "config_groups": {
+            kind: {"format": kind, "weights": {"num_bits": 8, "strategy": strategy}}
+            for kind, strategy in groups
+        },
+    }
+    form = read_format(Values(Path("config.json"), {"quantization_config": config}))
+    assert form is not None
+    for kind in (torch.int8, torch.float8_e4m3fn):
+        tensors = {"weight": torch.tensor([[2, 4]]).to(kind), "weight_scale": torch.tensor([[0.5]])}
+        assert (found := form.weight("a.", tensors)) is not None
+        assert found.part(slice(0, 1), slice(0, 2), torch.device("cpu")).tolist() == [[1, 2]]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        None,
+        {"kv_cache_scheme": {"num_bits": 8}},
+        {"quant_method": "modelopt", "kv_cache_scheme": {"num_bits": 8}},
+    ],
+)
 def test_plain_weights(config: Any) -> None:
     assert read_format(Values(Path("config.json"), {"quantization_config": config})) is None
 

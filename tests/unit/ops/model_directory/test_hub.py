@@ -104,6 +104,31 @@ def test_files_of_an_index_may_have_any_names(hub: Hub) -> None:
     assert set(hub.sent.values()) == {1}
 
 
+def test_odd_names_are_no_patterns(hub: Hub) -> None:
+    """As names of files may have marks of patterns, spaces and letters of any script."""
+    folder = hub.root / "forest" / "fox"
+    (folder / "model.safetensors").rename(folder / "ré [a]+b *.safetensors")
+    (folder / "ré a+b c.safetensors").write_bytes(bytes(64))
+    named = {"model.norm.weight": "ré [a]+b *.safetensors"}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": named}))
+    assert {path.name for path in fetched(FOX).glob("*.safetensors")} == {*named.values()}
+
+
+def test_weights_are_of_the_commit_of_the_other_files(hub: Hub) -> None:
+    hub.commits = [COMMIT, "beef" + "0" * 36]
+    directory = fetched(FOX)
+    assert directory.name == COMMIT
+    assert {"config.json", "model.safetensors"} <= {path.name for path in directory.iterdir()}
+
+
+def test_a_file_of_the_index_that_is_missing_is_named(hub: Hub) -> None:
+    named = {"a": "model.safetensors", "b": "other.safetensors"}
+    index = hub.root / "forest" / "fox" / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": named}))
+    with pytest.raises(HubError, match=r"forest/fox: http.* has no other\.safetensors of it"):
+        fetched(FOX)
+
+
 def test_an_index_fetches_nothing_else(hub: Hub) -> None:
     folder = hub.root / "forest" / "fox"
     (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "pytorch_model.bin"}}')

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gpu_worker.errors import ModelError
 from gpu_worker.models.checkpoint import is_gguf
 from gpu_worker.startup.fingerprint import weights_of
 from ops.kv_memory import weights_bytes
@@ -50,6 +51,25 @@ def test_the_other_form_alone_is_refused(model: Path, taken: tuple[str, ...], na
         fetched(model)
 
 
+def test_files_that_are_not_read_do_not_count(model: Path) -> None:
+    """As another program may have fetched them into the same cache."""
+    stored, hashed = weights_bytes(model), weights_of(model)
+    for name in ("model.fp16.safetensors", "adapter_model.safetensors"):
+        shutil.copy(model / "model.safetensors", model / name)
+    assert weights_of(model) == hashed
+    assert weights_bytes(model) == stored
+    (model / "model.safetensors").unlink()
+    (model / "model.gguf").write_bytes(b"")
+    assert is_gguf(model)
+
+
+def test_an_index_that_cannot_be_read_is_one_line(model: Path) -> None:
+    (model / INDEX).write_text("[")
+    (model / "model.gguf").write_bytes(b"")
+    with pytest.raises(ModelError, match=rf"^{model / INDEX} is not JSON: "):
+        is_gguf(model)
+
+
 def test_a_gguf_file_is_not_kept_from_being_read(model: Path) -> None:
     (model / "model.safetensors").rename(model / "consolidated.safetensors")
     (model / "model.gguf").write_bytes(b"")
@@ -67,15 +87,22 @@ def test_each_file_once(tmp_path: Path) -> None:
     named = {"a": "outside.safetensors", "b": "model.safetensors-00001-of-00002.safetensors"}
     (tmp_path / INDEX).write_text(json.dumps({"weight_map": named | {"c": "outside.safetensors"}}))
     assert named_files(tmp_path) == sorted(named.values())
+    assert weight_files(tmp_path) == []
+    (tmp_path / "outside.safetensors").touch()
+    assert weight_files(tmp_path) == [tmp_path / "outside.safetensors"]
 
 
 @pytest.mark.parametrize(
     ("index", "message"),
     [
         ([], "is not a JSON object"),
-        ({}, "weight_map: an object is needed"),
+        ({}, "weight_map: an object that is not empty is needed"),
+        ({"weight_map": {}}, "weight_map: an object that is not empty is needed"),
         ({"weight_map": {"a": "../model.safetensors"}}, "is not a file of safetensors beside it"),
-        ({"weight_map": {"a": "*.safetensors"}}, "is not a file of safetensors beside it"),
+        ({"weight_map": {"a": "parts/model.safetensors"}}, "is not a file of safetensors beside it"),
+        ({"weight_map": {"a": "a\n.safetensors"}}, r"'a\\n\.safetensors' is not a file"),
+        ({"weight_map": {"a": "\ud800.safetensors"}}, "is not a file of safetensors beside it"),
+        ({"weight_map": {"a": "é" * 122 + ".safetensors"}}, "is not a file of safetensors beside it"),
         ({"weight_map": {"a": "model.bin", "b": "one.safetensors"}}, "'model.bin' is not a file"),
         ({"weight_map": {"a": 3}}, "'3' is not a file"),
     ],
