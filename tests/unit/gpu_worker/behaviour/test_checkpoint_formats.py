@@ -152,7 +152,7 @@ CASES |= {
     "modelopt": ("Llama", checkpoints.fp4("modelopt"), {"quant_method": "modelopt", "quant_algo": "NVFP4"}),
     "modelopt, mixed": (
         "Qwen3.5",
-        checkpoints.by_turns(checkpoints.fp8(), checkpoints.fp4("modelopt"), checkpoints.fp8(1)),
+        checkpoints.mixed(checkpoints.fp8(), checkpoints.fp4("modelopt"), checkpoints.fp8(1)),
         {
             "quant_method": "modelopt",
             "quant_algo": "MIXED_PRECISION",
@@ -174,7 +174,7 @@ CASES |= {
     ),
     "nvfp4 and float-quantized": (
         "Qwen3 MoE",
-        checkpoints.by_turns(checkpoints.fp4(), checkpoints.fp8(1)),
+        checkpoints.mixed(checkpoints.fp4(), checkpoints.fp8(1)),
         {
             "quant_method": "compressed-tensors",
             "format": "mixed-precision",
