@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from ops.model_directory.files import not_there
+from ops.model_directory.files import FileError, not_there
 from ops.model_directory.hub import model_name
 from ops.model_directory.lora_modules import named, parse
 from ops.model_directory.settings import SHIPPED_MODEL
-from ops.model_directory.weight_files import weight_files
+from ops.model_directory.weight_files import named_files
 from ops.runtime.errors import UsageError
 
 SHIPPED_MODEL_NAME = "quire-tiny"
@@ -46,15 +46,19 @@ class Served:
         """Raise `UsageError` unless the directory holds what a model consists of."""
         if not self.path.is_dir():
             raise UsageError(f"{self.path} is not a model directory: there is no such directory")
-        gguf = sorted(self.path.glob("*.gguf"))
-        weights = ("*.gguf", gguf) if gguf else ("*.safetensors", weight_files(self.path))
-        others = ((name, sorted(self.path.glob(name))) for name in ("config.json", "tokenizer.json"))
-        for pattern, files in (*others, weights):
-            if not files:
-                raise UsageError(f"{self.path} is not a model directory: it has no {pattern}")
-            for file in files:
-                if why := not_there(file):
-                    raise UsageError(f"{file}: {why}")
+        try:
+            weights = named_files(self.path)
+        except FileError as error:
+            raise UsageError(str(error)) from error
+        gguf = [path.name for path in sorted(self.path.glob("*.gguf"))]
+        if gguf and not any((self.path / name).is_file() for name in weights):
+            weights = gguf
+        for name in ("config.json", "tokenizer.json", *weights):
+            file = self.path / name
+            if not file.exists():
+                raise UsageError(f"{self.path} is not a model directory: it has no {name}")
+            if why := not_there(file):
+                raise UsageError(f"{file}: {why}")
 
 
 def asked_for(texts: Sequence[str]) -> tuple[Served, ...]:

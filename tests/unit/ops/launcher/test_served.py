@@ -1,5 +1,6 @@
 """Models that `quire up` is asked to serve, and their names."""
 
+import json
 import os
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from ops.launcher.served import Served, adapters_asked_for, asked_for, check_adapters, check_models
 from ops.model_directory.settings import SHIPPED_MODEL
+from ops.model_directory.weight_files import INDEX
 from ops.runtime.errors import UsageError
 
 
@@ -52,8 +54,10 @@ def test_of_several_each_has_a_name_of_its_own() -> None:
 
 def test_a_pointer_is_no_model(tmp_path: Path) -> None:
     """A clone without Git LFS has them in place of large files."""
-    for name in ("config.json", "model-1.safetensors", "model-2.safetensors", "tokenizer.json"):
+    shards = ("model-1.safetensors", "model-2.safetensors")
+    for name in ("config.json", *shards, "tokenizer.json"):
         (tmp_path / name).write_text("{}")
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": dict(zip("ab", shards, strict=True))}))
     Served(tmp_path).check()
     (tmp_path / "consolidated.safetensors").write_text("version https://git-lfs.github.com/spec/v1")
     Served(tmp_path).check()  # that file is not read
@@ -65,6 +69,18 @@ def test_a_pointer_is_no_model(tmp_path: Path) -> None:
     (tmp_path / "model-2.safetensors").unlink()
     os.mkfifo(tmp_path / "model-2.safetensors")
     with pytest.raises(UsageError, match=r"model-2\.safetensors: no file"):
+        Served(tmp_path).check()
+    (tmp_path / "model-2.safetensors").unlink()
+    with pytest.raises(UsageError, match=r"it has no model-2\.safetensors"):
+        Served(tmp_path).check()
+    (tmp_path / "model.gguf").write_text("")
+    (tmp_path / INDEX).write_text("[]")
+    with pytest.raises(UsageError, match=r"is not a JSON object"):
+        Served(tmp_path).check()
+    (tmp_path / INDEX).unlink()
+    Served(tmp_path).check()  # model-1.safetensors alone is not read
+    (tmp_path / "model.gguf").unlink()
+    with pytest.raises(UsageError, match=r"it has no model\.safetensors"):
         Served(tmp_path).check()
 
 
