@@ -9,7 +9,7 @@ import hashlib
 import sys
 from pathlib import Path
 
-from ops.model_directory import grammars, tokens_apart
+from ops.model_directory import grammars, special_tokens
 from ops.model_directory.vision import PROCESSOR_FILES
 
 FILES = (
@@ -43,7 +43,7 @@ def trial_fingerprint() -> str:
     version's number could be forgotten.
     """
     found = hashlib.blake2b(f"{sys.version} {grammars.VERSION}".encode(), digest_size=16)
-    shared = (Path(grammars.__file__), Path(tokens_apart.__file__))
+    shared = (Path(grammars.__file__), Path(special_tokens.__file__))
     for path in (*shared, *sorted(Path(__file__).parent.rglob("*.py"))):
         found.update(hashlib.blake2b(path.read_bytes()).digest())
     return found.hexdigest()

@@ -66,8 +66,8 @@ class ThoughtFormat:
     bare_end: bool = False
     """An answer without a thought may begin with `end`."""
     message: str = ""
-    """Begins each message of which the answer consists: thoughts, texts and calls are messages, in any order.
-    The prompt ends with it. Empty: a thought is what an answer begins with."""
+    """Begins each message of an answer that consists of messages: these are thoughts, texts and calls, in any
+    order. The prompt ends with this text. Empty: the answer is no messages, and may begin with a thought."""
     answer: str = ""
     """Head of the answer after its thought. Where there are messages: of the text that is the last one."""
     said: str = ""

@@ -31,7 +31,7 @@ class ThoughtRules:
     thoughts: str
     """Name of the format of thoughts; "" if there is to be none."""
     special: Mapping[str, int]
-    """Tokens apart that occur in the model's formats, see `tokens_apart.py`: text -> id."""
+    """Tokens of the model's formats that are special to a grammar, see `special_tokens.py`: text -> id."""
     thinking: bool = False
     """The prompt has begun a thought."""
     budget: int | None = None
@@ -56,8 +56,8 @@ class Formats:
         self._others = {name: THOUGHTS[name] for name in (self.thoughts.others if self.thoughts else ())}
         every = [answer_format(self.calls, each) for each in (self.thoughts, *self._others.values())]
         everything = "\n".join(text for form in every for text in _strings(form))
-        self.marks = {text: token for text, token in model.tokens_apart.items() if text in everything}
-        """Tokens apart that the formats are made of: text -> id."""
+        self.marks = {text: token for text, token in model.grammar_tokens.items() if text in everything}
+        """Tokens that are special to a grammar, and that the formats are made of: text -> id."""
         marks = self.marks.values()
         self._model, self._every_token = model, model.every_token
         self.visible: TokenBytes = model.plain_tokens.showing(marks) if marks else model.plain_tokens

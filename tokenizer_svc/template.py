@@ -30,7 +30,7 @@ MAX_LENGTH = 4_000_000
 
 @dataclass(frozen=True)
 class Rendering:
-    """How a conversation is rendered, apart from what is said in it."""
+    """Options with which a chat template renders a conversation."""
 
     add_generation_prompt: bool = True
     """The beginning of an answer follows the messages, if the template has one."""

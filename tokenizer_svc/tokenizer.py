@@ -11,7 +11,7 @@ import tokenizers
 from ops.model_directory.classifier import Classifier, classifier_of
 from ops.model_directory.encoder import encoder_family
 from ops.model_directory.files import FileError, read_text
-from ops.model_directory.tokens_apart import is_apart
+from ops.model_directory.special_tokens import is_special
 from ops.runtime.watchdog import end_at_once
 from tokenizer_svc.classification import SETTINGS, pair_arguments
 from tokenizer_svc.defaults import read_defaults
@@ -53,9 +53,9 @@ class TextModel:
     """The bytes of all tokens; special tokens have no bytes."""
     special_tokens: Mapping[str, int]
     """Ids of the special tokens, by their text."""
-    tokens_apart: Mapping[str, int]
-    """Ids of the tokens that are no text to a grammar, by their text; see `tokens_apart.py`. Those without a
-    row in the model are left out."""
+    grammar_tokens: Mapping[str, int]
+    """Ids of the tokens that are special to a grammar, by their text; see `special_tokens.py`. Tokens without
+    a row in the model are left out."""
     pooling_ways: Ways
     """What makes embeddings of hidden states; see `pooling.py`."""
     classifier: Classifier | None
@@ -94,10 +94,10 @@ class TextModel:
         added = tokenizer.get_added_tokens_decoder()
         special = {one.content: token for token, one in added.items() if one.special}
         rows = _vocab_size(tokenizer, config)
-        apart = {
+        marks = {
             one.content: token
             for token, one in added.items()
-            if token < rows and is_apart(one.content, one.special)
+            if token < rows and is_special(one.content, one.special)
         }
         templates, bidirectional = chat_templates(directory), encoder_family(config) is not None
         template = templates.get("default")
@@ -112,7 +112,7 @@ class TextModel:
             every_token=TokenBytes(tokenizer, decoder, (), bidirectional),
             plain_tokens=TokenBytes(tokenizer, decoder, special.values(), bidirectional),
             special_tokens=special,
-            tokens_apart=apart,
+            grammar_tokens=marks,
             pooling_ways=ways_in(directory, bidirectional),
             classifier=_classifier_of(directory, config),
             bidirectional=bidirectional,

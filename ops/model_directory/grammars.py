@@ -15,7 +15,7 @@ from pathlib import Path
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, get_version
 
 from ops.model_directory.files import FileError, read_json, read_text
-from ops.model_directory.tokens_apart import unwritten
+from ops.model_directory.special_tokens import unwritten
 
 MOST_BYTES = 2**29
 """Size of a tokenizer.json. Those of the largest vocabularies have some 30 MiB."""
@@ -73,13 +73,15 @@ class Vocabulary:
         if not end_tokens:
             raise GrammarError("the model has no end token")
         try:
-            source, apart = unwritten(read_text(directory / "tokenizer.json", MOST_BYTES), size)
+            source, special = unwritten(read_text(directory / "tokenizer.json", MOST_BYTES), size)
             self._tokenizer = _tokenizer_of(source, size, list(end_tokens))
         except (FileError, ValueError) as error:
             raise GrammarError(f"the model's tokenizer takes no grammars: {error}") from error
         self._rows = size or self._tokenizer.vocab_size
-        self.apart: Mapping[str, int] = {name: token for name, token in apart.items() if token < self._rows}
-        """Ids of the tokens that are no text to a grammar, by their text; see `tokens_apart.py`."""
+        self.special: Mapping[str, int] = {
+            name: token for name, token in special.items() if token < self._rows
+        }
+        """Ids of the special tokens, by their text; see `special_tokens.py`."""
         self._ends = sum(1 << token for token in set(end_tokens))
         self.words = -(-self._tokenizer.vocab_size // 32)
         """Numbers of 32 bits that have a bit for each token."""

@@ -281,8 +281,9 @@ class Fleet:
         """Set the limit of a group anew by the largest worker that there is now. One that is started in place
         of a lost worker may have less memory, or a shorter context; and a larger one may come back.
 
-        The limit stays if the request asked for so many tokens itself, or if the group has more than the
-        largest worker holds: the group waits for a larger worker then. A context that has rolled never grows.
+        A request that asks for more tokens itself than the largest worker holds keeps its limit, and so does
+        a group that already has more: both wait for a larger worker. The limit of a text that has left
+        tokens behind never rises.
         """
         largest, request = self._largest_for(group), group.request
         if largest is None or request.pooling or not largest.has_room_for_images(request):

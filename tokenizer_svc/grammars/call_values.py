@@ -215,7 +215,7 @@ class Values:
             rest = self._rules.add(f"({between} {further})*")
             first = self._rules.add(f"({further} {rest})?")
         for item, needed in reversed(items):
-            # `first`: nothing is before this item. `rest`: something is, and so is what stands between.
+            # Items from this one on: as `first` if there is none before it, else, with `between`, as `rest`.
             first = self._rules.add(f"{item} {rest}" + ("" if needed else f" | {first}"))
             rest = self._rules.add(f"{between} {item} {rest}" + ("" if needed else f" | {rest}"))
         return first

@@ -102,7 +102,7 @@ def tried(
     """The grammar as the worker takes it, or why there is none. `before`: a `ThoughtRules`."""
     try:
         with no_panic():
-            grammar = grammar_text(kind, text, lenient, vocabulary.apart)
+            grammar = grammar_text(kind, text, lenient, vocabulary.special)
             if before is not None:
                 grammar = after_thought(grammar, ThoughtRules(**before))
             vocabulary.walk(vocabulary.matcher(grammar))

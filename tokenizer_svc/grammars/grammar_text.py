@@ -19,22 +19,22 @@ from tokenizer_svc.grammars.structural_tags import structural_grammar
 NO_TOKENS: Mapping[str, int] = MappingProxyType({})
 
 
-def grammar_text(kind: str, text: str, lenient: bool = False, apart: Mapping[str, int] = NO_TOKENS) -> str:
+def grammar_text(kind: str, text: str, lenient: bool = False, special: Mapping[str, int] = NO_TOKENS) -> str:
     """The grammar of a `Shape`; `kind` is the name of its field. The text of `calls` is that of `CallRules`.
-    Of `any` there is none. `apart`: tokens of the vocabulary that a grammar may name.
+    Of `any` there is none. `special`: tokens of the vocabulary that a grammar may name.
 
     To be called in `grammar_main.py` alone: a pattern may take any time. Raises `GrammarError` and
     `MemoryError`.
     """
     try:
-        return _text(kind, text, lenient, apart)
+        return _text(kind, text, lenient, special)
     except (GrammarError, MemoryError):
         raise
     except Exception as error:  # the library's readers raise what comes up
         raise GrammarError(str(error) or type(error).__name__) from error
 
 
-def _text(kind: str, text: str, lenient: bool, apart: Mapping[str, int]) -> str:
+def _text(kind: str, text: str, lenient: bool, special: Mapping[str, int]) -> str:
     match kind:
         case "json_schema":
             options: Any = {"whitespace_pattern": WHITESPACE, "lenient": lenient}
@@ -49,9 +49,9 @@ def _text(kind: str, text: str, lenient: bool, apart: Mapping[str, int]) -> str:
             # A terminal of thousands is followed byte by byte, a rule's alternatives are all held at once.
             return LLMatcher.grammar_from_lark("start: CHOICE\nCHOICE: " + " | ".join(map(quoted, choices)))
         case "grammar":
-            return LLMatcher.grammar_from_lark(lark_of(text, apart))
+            return LLMatcher.grammar_from_lark(lark_of(text, special))
         case "structural_tag":
-            return LLMatcher.grammar_from_lark(structural_grammar(text, apart))
+            return LLMatcher.grammar_from_lark(structural_grammar(text, special))
         case "any":
             return ""
         case "calls":

@@ -17,26 +17,26 @@ _PART = re.compile(
 _ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*)\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8}))")
 
 
-def lark_of(text: str, apart: Mapping[str, int]) -> str:
+def lark_of(text: str, special: Mapping[str, int]) -> str:
     r"""The grammar in Lark's notation. It begins with the rule `start`, and in GBNF with `root`.
 
     In Lark's regular expressions `\d` becomes 0 to 9. A token that is named, like `<|user|>`, stands by its
-    number. `apart`: those that can be. Raises `GrammarError` for another, and any exception for what is no
+    number. `special`: those that can be. Raises `GrammarError` for another, and any exception for what is no
     GBNF.
     """
     if _LARK.search(text):
-        return _PART.sub(partial(_read, apart=apart), text)
+        return _PART.sub(partial(_read, special=special), text)
     return gbnf_to_lark(_ESCAPE.sub(_spelled, text))
 
 
-def _read(part: re.Match[str], apart: Mapping[str, int]) -> str:
+def _read(part: re.Match[str], special: Mapping[str, int]) -> str:
     if part["regex"]:
         return plain_digits(part[0])
     if part["token"] is None:
         return part[0]
-    if part[0] not in apart:
+    if part[0] not in special:
         raise GrammarError(f"the model has no special token {part[0]}")
-    return f"<[{apart[part[0]]}]>"
+    return f"<[{special[part[0]]}]>"
 
 
 def _spelled(escape: re.Match[str]) -> str:

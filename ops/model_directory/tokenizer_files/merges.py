@@ -1,7 +1,7 @@
 """GPT-2 and its kin, which have a vocabulary and its merges.
 
 vocab.json               ids of tokens, these in the alphabet of bytes
-merges.txt               two tokens in each line, those that are merged first at the top
+merges.txt               a pair of tokens in each line, which become one token; earlier lines come first
 tokenizer_config.json    the class, by which it is known how text is split
 """
 

@@ -92,7 +92,7 @@ def test_a_token_without_a_row_of_logits_cannot_follow(tmp_path: Path) -> None:
     tokenizer.add_special_tokens(["<|one|>", "<|two|>"])
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     small, large = (Vocabulary(tmp_path, size, [END]) for size in (4097, 4098))
-    assert large.apart.keys() - small.apart.keys() == {"<|two|>"}
+    assert large.special.keys() - small.special.keys() == {"<|two|>"}
     texts = [("<[4097]>", False), ('"a" <[4097]>', False), ('<[4097]> | "a"', True), ("<[4096]>", True)]
     for text, follows in texts:
         large.walk(large.matcher(f"start: {text}"))
@@ -110,7 +110,7 @@ def test_a_text_is_not_spelled_with_a_token_that_has_no_row_of_logits(tmp_path: 
         assert [token for token in matcher.compute_ff_tokens() if token >= 4096] == spelled
         vocabulary.walk(matcher)
         assert matcher.is_accepting()
-        assert not vocabulary.apart.keys() & {"[one]", "[two]"}
+        assert not vocabulary.special.keys() & {"[one]", "[two]"}
 
 
 @pytest.mark.parametrize(

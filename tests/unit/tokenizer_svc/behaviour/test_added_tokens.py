@@ -69,7 +69,7 @@ def test_a_thought_before_a_schema(model: Model) -> None:
 
 
 def test_tokens_that_a_client_names(model: Model) -> None:
-    first, last = (model.vocabulary.apart[mark] for mark in MARKS[:2])
+    first, last = (model.vocabulary.special[mark] for mark in MARKS[:2])
     found = tried(model.vocabulary, "grammar", 'start: <tool_call> "<tool_call>" </tool_call>', False)
     forced = model.vocabulary.matcher(found["text"]).compute_ff_tokens()
     assert (forced[0], forced[-1]) == (first, last)

@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from gateway.api.calls import functions_of
 from gateway.api.splitter import Pieces, Splitter
 from ops.model_directory.grammars import GrammarError, Vocabulary
-from ops.model_directory.tokens_apart import is_apart
+from ops.model_directory.special_tokens import is_special
 from proto.tokenizer_pb2 import BARE_KEYS, ELEMENTS, PYTHON_CALLS
 from tests.unit.gateway.api.test_splitter import SAID, form_of, thoughts_of
 from tokenizer_svc.call_table import CALLS
@@ -60,14 +60,14 @@ class Model:
     """A vocabulary of bytes and marks, and what it makes of grammars."""
 
     def __init__(self, directory: Path, special: bool) -> None:
-        """`special`: the marks are tokens apart, of which some are special; otherwise they are text."""
+        """`special`: the marks are special to a grammar, and half of them to the tokenizer; else text."""
         alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
         tokenizer = Tokenizer(models.BPE({each: number for number, each in enumerate(alphabet)}, []))
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         tokenizer.decoder = decoders.ByteLevel()
         tokenizer.add_special_tokens(["<eos>"])
         for number, mark in enumerate(MARKS if special else ()):
-            tokenizer.add_tokens([AddedToken(mark, special=number % 2 == 0 or not is_apart(mark, False))])
+            tokenizer.add_tokens([AddedToken(mark, special=number % 2 == 0 or not is_special(mark, False))])
         tokenizer.save(str(directory / "tokenizer.json"))
         self.tokenizer, self.special = tokenizer, {}
         if special:

@@ -1,4 +1,4 @@
-"""Where a grammar leaves no choice, a text that is spelled like a token apart is a text like any other."""
+"""Where a grammar leaves no choice, a text that is spelled like a special token is a text like any other."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from ops.model_directory.grammars import GrammarError, Vocabulary
 from ops.model_directory.settings import SHIPPED_MODEL
-from ops.model_directory.tokens_apart import UNWRITTEN, is_apart, unwritten
+from ops.model_directory.special_tokens import UNWRITTEN, is_special, unwritten
 
 END = 200
 PIECES = ["<unk>", "<s>", "<t", ">", "</s>", "a", "b", "<t>", *(f"<0x{byte:02X}>" for byte in range(256))]
@@ -62,8 +62,8 @@ def vocabulary(source: str, tmp_path: Path) -> Vocabulary:
 
 
 def test_each_is_a_text_where_a_text_is_all_that_may_come(vocabulary: Vocabulary) -> None:
-    assert len(vocabulary.apart) >= 4
-    for name, number in vocabulary.apart.items():
+    assert len(vocabulary.special) >= 4
+    for name, number in vocabulary.special.items():
         matcher = vocabulary.matcher(LLMatcher.grammar_from_regex(f"a{re.escape(name)}b"))
         assert number not in matcher.compute_ff_tokens()
         vocabulary.walk(matcher)
@@ -71,7 +71,7 @@ def test_each_is_a_text_where_a_text_is_all_that_may_come(vocabulary: Vocabulary
 
 
 def test_a_grammar_names_it_by_its_number(vocabulary: Vocabulary) -> None:
-    for number in vocabulary.apart.values():
+    for number in vocabulary.special.values():
         matcher = vocabulary.matcher(LLMatcher.grammar_from_lark(f'start: <[{number}]> "a"'))
         assert matcher.compute_ff_tokens()[0] == number
         vocabulary.walk(matcher)
@@ -79,25 +79,25 @@ def test_a_grammar_names_it_by_its_number(vocabulary: Vocabulary) -> None:
 
 
 def test_all_tokens_keep_their_numbers(source: str) -> None:
-    changed, apart = unwritten(source)
+    changed, special = unwritten(source)
     before, after = (Tokenizer.from_str(each).get_vocab() for each in (source, changed))
-    assert after == {UNWRITTEN * (name in apart) + name: number for name, number in before.items()}
-    assert apart == {name: before[name] for name in apart}
+    assert after == {UNWRITTEN * (name in special) + name: number for name, number in before.items()}
+    assert special == {name: before[name] for name in special}
 
 
 @pytest.mark.parametrize(
-    ("content", "special", "apart"),
+    ("content", "flagged", "special"),
     [("<tool_call>", False, True), ("[TOOL]", True, True), ("[TOOL]", False, False), ("<a", False, False)],
 )
-def test_which_are_apart(content: str, special: bool, apart: bool, tmp_path: Path) -> None:
+def test_which_are_special(content: str, flagged: bool, special: bool, tmp_path: Path) -> None:
     """As the library has it: a text is this token, or no text is."""
     source = json.loads(SOURCES["shipped"])
-    source["added_tokens"].append(added(4096, content, special))
+    source["added_tokens"].append(added(4096, content, flagged))
     (tmp_path / "tokenizer.json").write_text(json.dumps(source))
     vocabulary = Vocabulary(tmp_path, 4097, [END])
-    assert is_apart(content, special) is apart is (content in vocabulary.apart)
+    assert is_special(content, flagged) is special is (content in vocabulary.special)
     matcher = vocabulary.matcher(LLMatcher.grammar_from_regex("(?s:.*)"))
-    assert matcher.try_consume_tokens([4096]) == (not apart)
+    assert matcher.try_consume_tokens([4096]) == (not special)
 
 
 @pytest.mark.parametrize(

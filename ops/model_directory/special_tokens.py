@@ -1,9 +1,10 @@
-"""Tokens apart: those that are no text to a grammar, and that a grammar names by their numbers instead.
+"""Special tokens as grammars have them: no text matches such a token, and a grammar names it by its id.
 
-The library llguidance takes special tokens for such, and all added ones with angle brackets around them, as
-`<tool_call>`. But where a grammar leaves no choice it makes the text into tokens as the tokenizer does. If
-the text is spelled like a token apart, that is what it becomes, and the grammar refuses it. So the library
-is given a tokenizer in which these tokens have contents that stand in no text.
+To the library llguidance a token is special if the tokenizer says so, or if it was added and has angle
+brackets around it, as `<tool_call>` of Qwen's models. But where a grammar allows one text alone, the library
+makes it into tokens as the tokenizer does: a part that is spelled like a special token becomes that token,
+which the grammar then refuses. So the library gets a tokenizer in which special tokens have contents that no
+text has.
 """
 
 import json
@@ -14,32 +15,32 @@ UNWRITTEN = "\ufdd0"
 """Begins each such content: Unicode promises that this is no character of any text."""
 
 
-def is_apart(content: str, special: bool) -> bool:
-    """Whether an added token is apart."""
-    return special or (content.startswith("<") and content.endswith(">"))
+def is_special(content: str, flagged: bool) -> bool:
+    """Whether an added token is special to a grammar. `flagged`: it is so to the tokenizer."""
+    return flagged or (content.startswith("<") and content.endswith(">"))
 
 
 def unwritten(source: str, rows: int = 0) -> tuple[str, dict[str, int]]:
-    """The tokenizer.json in which no text has tokens apart, and their numbers by the contents that they had.
+    """The tokenizer.json in which no text becomes a special token, and the ids of these by their texts.
 
-    `rows`: numbers in a row of logits; an added token beyond them is apart, too. 0: there is none beyond.
+    `rows`: numbers in a row of logits; an added token beyond them is special, too. 0: there is none beyond.
     Raises `ValueError` for what is no tokenizer.json.
     """
     content = json.loads(source)
     try:
         added = content.get("added_tokens") or ()
-        apart = {
+        special = {
             one["content"]: one
             for one in added
-            if is_apart(one["content"], one["special"]) or 0 < rows <= one["id"]
+            if is_special(one["content"], one["special"]) or 0 < rows <= one["id"]
         }
-        numbers = {name: int(one["id"]) for name, one in apart.items()}
-        for name, one in apart.items():
+        ids = {name: int(one["id"]) for name, one in special.items()}
+        for name, one in special.items():
             one |= {"content": UNWRITTEN + name, "special": True}
-        _rename(content["model"], numbers)
+        _rename(content["model"], ids)
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"it is no tokenizer.json: {error!r}") from error
-    return json.dumps(content, ensure_ascii=False), numbers
+    return json.dumps(content, ensure_ascii=False), ids
 
 
 def _rename(model: dict[str, Any], names: Collection[str]) -> None:
