@@ -3,10 +3,14 @@
     breaker "ab"     ab  cabd           a token that contains it is a breaker by itself
                      a · b    xa · b    a token that ends with a beginning of it, and the tokens of the rest
 
-This is how llama.cpp finds them. It looks through the whole vocabulary, so what a text stands for is kept.
+This is how llama.cpp finds them. What a text stands for is kept.
+
+No vocabulary of 262,144 tokens is looked through for each beginning of a breaker: tokens that end alike are
+neighbours in a list that is sorted by their bytes from last to first.
 """
 
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from threading import Lock
 
@@ -28,6 +32,8 @@ class Breakers:
         self._model = model
         self._lock = Lock()
         self._words: list[bytes] = []
+        self._reversed: list[tuple[bytes, int]] = []
+        """The bytes of each token from last to first, and its id: sorted."""
         self._found = lru_cache(KEPT)(self._find)
 
     def add_to(self, dry: Dry, texts: Iterable[str]) -> None:
@@ -46,16 +52,21 @@ class Breakers:
         """The tokens that contain a text, and the sequences of tokens that spell it in another way."""
         if not self._words:
             self._words = [self._model.every_token[token] for token in range(self._model.vocab_size)]
+            self._reversed = sorted((word[::-1], token) for token, word in enumerate(self._words))
         breaker = text.encode()[:LONGEST]
-        rests = {
-            begin: tuple(self._model.encode(breaker[begin:].decode(errors="ignore"), special=False))
-            for begin in range(1, len(breaker))
-        }
         alone = frozenset(token for token, word in enumerate(self._words) if breaker in word)
-        several = frozenset(
-            (token, *rest[:MOST_TOKENS])
-            for begin, rest in rests.items()
-            for token, word in enumerate(self._words)
-            if rest and word.endswith(breaker[:begin]) and token not in alone
-        )
-        return alone, several
+        several = set[tuple[int, ...]]()
+        for begin in range(1, len(breaker)):
+            if rest := self._model.encode(breaker[begin:].decode(errors="ignore"), special=False):
+                heads = set(self._ending_with(breaker[:begin])) - alone
+                several |= {(token, *rest[:MOST_TOKENS]) for token in heads}
+        return alone, frozenset(several)
+
+    def _ending_with(self, end: bytes) -> Iterator[int]:
+        """The tokens whose bytes end with these."""
+        mirrored = end[::-1]
+        for place in range(bisect_left(self._reversed, (mirrored, -1)), len(self._reversed)):
+            word, token = self._reversed[place]
+            if not word.startswith(mirrored):
+                return
+            yield token

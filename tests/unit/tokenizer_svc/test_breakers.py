@@ -44,6 +44,25 @@ def test_a_breaker_that_begins_in_a_token_and_goes_on_in_others(byte_level: Text
     assert {token for token, *_ in several} == heads - {*single}
 
 
+def test_a_beginning_is_not_compared_with_every_token(
+    byte_level: TextModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared = 0
+
+    class Counted(bytes):
+        def startswith(self, *arguments):
+            nonlocal compared
+            compared += 1
+            return super().startswith(*arguments)
+
+    mine = Breakers(byte_level)
+    mine.add_to(Dry(), ["x"])
+    monkeypatch.setattr(mine, "_reversed", [(Counted(word), token) for word, token in mine._reversed])
+    mine.add_to(dry := Dry(), ["the quick brown fox jumps over lazy dogs"])
+    assert dry.breakers
+    assert len(dry.breakers) <= compared < 2 * len(dry.breakers) + breakers.LONGEST
+
+
 def test_bounds(byte_level: TextModel, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found(byte_level, "t" * 100) == found(byte_level, "t" * breakers.LONGEST)
     monkeypatch.setattr(breakers, "MOST_TOKENS", 2)
