@@ -76,6 +76,11 @@ class Habits:
         return _NAME in self._shown([_USER], _TOOLS)
 
     @cached_property
+    def refuses_tools(self) -> bool:
+        """It takes no functions in the form in which clients send them, as Command R+'s of 2024."""
+        return self._shown([_USER], _TOOLS) == "" != self._shown([_USER], [])
+
+    @cached_property
     def shows_results(self) -> bool:
         """It shows the results of calls."""
         return _RAIN in self._shown([_USER, {"role": "assistant", "content": _TEXT}, _RESULT], _TOOLS)

@@ -4,7 +4,7 @@ import json
 import signal
 import sys
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO
 
 from tokenizer_svc.bounds import set_bounds
@@ -92,11 +92,15 @@ class Templates:
     def rendered(self, question: dict[str, Any]) -> dict[str, Any]:
         """A conversation as text. Raises `InvalidRequestError`."""
         rendering = Rendering(**question["rendering"]) if "rendering" in question else USUAL
-        own = self._for_tools if question["tools"] else self._own
-        template = self._other(rendering.template) if rendering.template else own
-        assert template is not None
+        template = self._other(rendering.template) if rendering.template else self._own_for(question["tools"])
         arguments = question["messages"], question["arguments"], question["tools"], rendering
         return {"text": template.render(*arguments)}
+
+    def _own_for(self, tools: Sequence[Any]) -> ChatTemplate:
+        """The model's template for a conversation with these functions."""
+        assert self._own is not None
+        assert self._for_tools is not None
+        return self._for_tools if tools and not self._for_tools.refuses_tools else self._own
 
     def _other(self, source: str) -> ChatTemplate:
         if source not in self._others:

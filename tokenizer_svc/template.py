@@ -65,6 +65,11 @@ class ChatTemplate:
         self._spelling = spelling
         self._habits = Habits(lambda values: self._template.render({**self._variables, **values}))
 
+    @property
+    def refuses_tools(self) -> bool:
+        """The template takes no functions: they are told as text, or left out."""
+        return self._habits.refuses_tools
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -84,7 +89,7 @@ class ChatTemplate:
         values: dict[str, Any] = {
             **self._variables,
             "messages": None,
-            "tools": list(tools) or None,
+            "tools": None if not tools or self.refuses_tools else list(tools),
             "documents": list(rendering.documents) or None,
             "add_generation_prompt": rendering.add_generation_prompt and not continues,
         }

@@ -63,6 +63,16 @@ def test_functions_are_shown_with_a_template_that_wants_their_schemas() -> None:
     assert not habits(each("{{ m.tools }}")).shows_tools
 
 
+def test_functions_in_a_form_that_clients_do_not_send() -> None:
+    """As Command R+'s of 2024: it looks for the parameters where another API has them."""
+    names = "{% for t in tools %}{{ t.parameter_definitions.items() }}{% endfor %}"
+    assert habits("{{ refuse('tools') if tools }}" + each("{{ m.content }}")).refuses_tools
+    assert not habits(each("{{ m.content }}")).refuses_tools
+    assert habits(names + each("{{ m.content }}")).refuses_tools
+    needs_system = "{{ refuse('system') if messages[0].role != 'system' }}"
+    assert not habits(needs_system + each("{{ m.content }}")).refuses_tools
+
+
 def test_none() -> None:
     assert habits(each("{{ m.content or 'nothing' }}")).takes_none
     assert not habits(each("{{ m.content }}")).takes_none

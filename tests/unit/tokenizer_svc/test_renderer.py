@@ -241,6 +241,22 @@ async def test_functions_are_told_as_text_if_it_is_to_tell_them() -> None:
             await renderer.close()
 
 
+OTHER_TOOLS = "{% for t in tools %}{{ t.parameter_definitions.items() }}{% endfor %}{{ messages[0].content }}"
+NO_TOOLS = "{{ raise_exception('no') if tools }}"
+
+
+@pytest.mark.parametrize("tool_source", [None, OTHER_TOOLS])
+async def test_functions_that_a_template_refuses_are_told_as_text(tool_source: str | None) -> None:
+    source = "{% for m in messages %}{{ m.content }}{% endfor %}" + NO_TOOLS
+    renderer = Renderer(source, {}, tool_source=tool_source, spelling=JSON)
+    await renderer.start()
+    tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+    text = await renderer.render(HI, {}, [tool])
+    await renderer.close()
+    assert '{"name": "add", "parameters": {"type": "object"}}' in text
+    assert text.endswith("hi")
+
+
 async def test_conversations_with_functions_have_a_template_of_their_own() -> None:
     renderer = Renderer("plain", {}, tool_source="{{ tools[0].function.name }}")
     try:
