@@ -37,7 +37,10 @@ COMPILE_SECONDS = 0.25
 RESUMED_SECONDS = 2.0
 """Processor time for the grammar of an answer that has begun: it was within the other bound before."""
 WALL_SECONDS = 30.0
-"""A process that takes longer than this, or to start, hangs."""
+"""A process that takes longer than this hangs."""
+START_SECONDS = 300.0
+"""The same of its start. It reads the vocabulary: 262,144 tokens take 5 seconds of processor time, of which
+its priority gives it about a tenth on cores that are busy."""
 MOST_CHARACTERS = 65_536
 """Of what a client gives. The text of a grammar travels with each of its sequences."""
 _ANSWER_BYTES = 2**20
@@ -168,7 +171,7 @@ class Grammars:
             try:
                 if self._process is None and (problem := await self._start()):
                     return Verdict(reason=problem[:MOST_REASON], granted=seconds, local=True)
-                answer = await self._ask(question)
+                answer = await self._ask(question, WALL_SECONDS)
             except TimeoutError:
                 await self._end()
                 break
@@ -205,16 +208,18 @@ class Grammars:
         )
         with contextlib.suppress(OSError):  # a sandbox may forbid it
             os.setpriority(os.PRIO_PROCESS, self._process.pid, NICENESS)
-        answer = await self._ask(self._first)
+        answer = await self._ask(self._first, START_SECONDS)
         if "error" in answer:
             await self._end()
             return str(answer["error"])
         return ""
 
-    async def _ask(self, question: object) -> dict[str, Any]:
+    async def _ask(self, question: object, seconds: float) -> dict[str, Any]:
         """Ask one question. The answer has the `text` of a grammar or an `error`, the function that was
         compiled last (`at`; empty: all together), how many functions have no schema in it although they came
         with one (`loose`), and an exit status (`ended`). With `scarce` the error is a want of memory.
+
+        `seconds`: time that the process may take.
 
         Raises `OSError`, `EOFError` or `ValueError` if the process ends, and `TimeoutError`.
         """
@@ -224,7 +229,7 @@ class Grammars:
         assert stdout is not None
         if stdin.is_closing():  # uvloop raises RuntimeError at a write
             raise EOFError
-        async with asyncio.timeout(WALL_SECONDS):
+        async with asyncio.timeout(seconds):
             stdin.write(json.dumps(question).encode() + b"\n")
             await stdin.drain()
             answer: dict[str, Any] = {}

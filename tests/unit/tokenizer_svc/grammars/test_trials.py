@@ -565,7 +565,7 @@ async def test_whose_fault_a_failed_trial_is(monkeypatch: pytest.MonkeyPatch) ->
         ({"text": "start: /a/", "ended": 0}, 0.0, False),
     ):
 
-        async def answer(_: object, ended: dict[str, Any] = ended) -> dict[str, Any]:
+        async def answer(*_: object, ended: dict[str, Any] = ended) -> dict[str, Any]:
             return ended
 
         monkeypatch.setattr(tokenizer, "_ask", answer)
@@ -594,6 +594,15 @@ async def test_a_model_without_an_end_takes_none() -> None:
     with pytest.raises(InvalidRequestError, match="no end token"):
         await grammars.grammar_of(request(regex="a"))
     await grammars.close()
+
+
+@pytest.mark.timeout(60)
+async def test_a_large_vocabulary_has_more_time_than_a_grammar(
+    grammars: Grammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is read at a low priority. A process that is ended in the middle of that would never be ready."""
+    monkeypatch.setattr(module, "WALL_SECONDS", 0.0)
+    assert await grammars._start() == ""
 
 
 @pytest.mark.timeout(60)
