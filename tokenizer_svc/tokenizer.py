@@ -1,6 +1,5 @@
 """What a model directory defines for text: vocabulary, chat template, end tokens."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,8 +9,9 @@ import tokenizers
 
 from ops.model_directory.classifier import Classifier, classifier_of
 from ops.model_directory.encoder import encoder_family
-from ops.model_directory.files import FileError, read_text
+from ops.model_directory.files import FileError
 from ops.model_directory.special_tokens import is_special
+from ops.model_directory.tokenizer_content import tokenizer_content
 from ops.runtime.watchdog import end_at_once
 from tokenizer_svc.classification import SETTINGS, pair_arguments
 from tokenizer_svc.defaults import read_defaults
@@ -24,8 +24,6 @@ from tokenizer_svc.pooling import Ways, ways_in
 from tokenizer_svc.token_bytes import TokenBytes
 from tokenizer_svc.turns import Aside
 
-MOST_BYTES = 2**29
-"""Size of a tokenizer.json. Those of the largest vocabularies have some 30 MiB."""
 _PLACES = (2**32 - 1, 2**32 - 2)
 """Numbers of the library's type for tokens that no token has."""
 
@@ -224,9 +222,9 @@ def _shortened(lengths: Sequence[int], room: int) -> Sequence[int]:
 def _read_tokenizer(path: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
     """The tokenizer, and the content of its file. Raises `ModelDirectoryError`."""
     try:
-        source = read_text(path, MOST_BYTES)
+        source, content = tokenizer_content(path.parent)
         with no_panic():
-            return tokenizers.Tokenizer.from_str(source), json.loads(source)
+            return tokenizers.Tokenizer.from_str(source), content
     except FileError as error:
         raise ModelDirectoryError(str(error)) from error
     # The library raises plain Exception for a file that it cannot read.

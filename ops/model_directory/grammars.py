@@ -14,11 +14,9 @@ from pathlib import Path
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, get_version
 
-from ops.model_directory.files import FileError, read_json, read_text
+from ops.model_directory.files import FileError, read_json
 from ops.model_directory.special_tokens import unwritten
-
-MOST_BYTES = 2**29
-"""Size of a tokenizer.json. Those of the largest vocabularies have some 30 MiB."""
+from ops.model_directory.tokenizer_content import token_config, tokenizer_content
 
 LIMITS = LLParserLimits(
     initial_lexer_fuel=500_000,
@@ -73,7 +71,7 @@ class Vocabulary:
         if not end_tokens:
             raise GrammarError("the model has no end token")
         try:
-            source, special = unwritten(read_text(directory / "tokenizer.json", MOST_BYTES), size)
+            source, special = unwritten(tokenizer_content(directory)[1], size)
             self._tokenizer = _tokenizer_of(source, size, list(end_tokens))
         except (FileError, ValueError) as error:
             raise GrammarError(f"the model's tokenizer takes no grammars: {error}") from error
@@ -120,7 +118,8 @@ def lower_priority() -> None:
 
 
 def end_tokens_in(directory: Path) -> list[int]:
-    """The end tokens that generation_config.json or else config.json names; none if neither does."""
+    """The end tokens that generation_config.json names, or else config.json, or else the tokenizer's own end
+    token; none if it has none."""
     for name in ("generation_config.json", "config.json"):
         try:
             content = read_json(directory / name)
@@ -132,7 +131,21 @@ def end_tokens_in(directory: Path) -> list[int]:
                 return [value]
             if isinstance(value, list) and value and all(isinstance(token, int) for token in value):
                 return value
-    return []
+    end = _named_end(directory)
+    return [] if end is None else [end]
+
+
+def _named_end(directory: Path) -> int | None:
+    """The id of the end token that the files of the tokenizer name; None if they name none."""
+    try:
+        named = token_config(directory).get("eos_token")
+        text = named.get("content") if isinstance(named, dict) else named
+        if not isinstance(text, str):
+            return None
+        _, content = tokenizer_content(directory)
+    except (FileError, ValueError):
+        return None
+    return next((int(one["id"]) for one in content["added_tokens"] if one["content"] == text), None)
 
 
 def fault_of(matcher: LLMatcher) -> GrammarError:

@@ -20,13 +20,12 @@ def is_special(content: str, flagged: bool) -> bool:
     return flagged or (content.startswith("<") and content.endswith(">"))
 
 
-def unwritten(source: str, rows: int = 0) -> tuple[str, dict[str, int]]:
+def unwritten(content: dict[str, Any], rows: int = 0) -> tuple[str, dict[str, int]]:
     """The tokenizer.json in which no text becomes a special token, and the ids of these by their texts.
 
-    `rows`: numbers in a row of logits; an added token beyond them is special, too. 0: there is none beyond.
-    Raises `ValueError` for what is no tokenizer.json.
+    `content`: of a tokenizer.json; it changes. `rows`: numbers in a row of logits; an added token
+    beyond them is special, too. 0: there is none beyond. Raises `ValueError` for what is no tokenizer.json.
     """
-    content = json.loads(source)
     try:
         added = content.get("added_tokens") or ()
         special = {

@@ -42,7 +42,7 @@ def added_tokens(
     """
     path = directory / "added_tokens.json"
     try:
-        named = {one["content"]: one for one in _named(config)}
+        named = {one["content"]: one for one in named_tokens(config)}
         ids = {**vocabulary, **(read_json(path) if path.is_file() else {})}
         found = {text: added_token(ids[text], **one) for text, one in named.items() if text in ids}
         found |= {
@@ -66,8 +66,8 @@ def named_token(config: Mapping[str, Any], name: str, vocabulary: Mapping[str, i
     return (vocabulary[text], text) if isinstance(text, str) and text in vocabulary else None
 
 
-def _named(config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Special tokens that have names, and lists of others."""
+def named_tokens(config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Special tokens that have names, and lists of others, as `added_token` takes them."""
     for name, value in config.items():
         values = [value] if name.endswith("_token") else value if name in _LISTS else []
         for one in values.values() if isinstance(values, dict) else values or []:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import random
+import shutil
 import time
 from pathlib import Path
 from unittest.mock import patch
@@ -15,6 +16,7 @@ from ops.model_directory import grammars
 from ops.model_directory.grammars import GrammarError, LimitError, Vocabulary, end_tokens_in, rolls_back
 from ops.model_directory.settings import SHIPPED_MODEL
 from tokenizer_svc.grammars.grammar_text import grammar_text
+from tokenizer_svc.tokenizer import TextModel
 
 END = 4
 STRING = {"type": "string"}
@@ -130,6 +132,16 @@ def test_which_tokens_end_an_answer(
         if content is not None:
             (tmp_path / f"{name}.json").write_text(json.dumps(content))
     assert end_tokens_in(tmp_path) == ends
+
+
+@pytest.mark.parametrize("named", ["</s>", {"__type": "AddedToken", "content": "</s>"}, "<|none|>", None])
+def test_the_tokenizers_own_end_token_is_the_last_resort(tmp_path: Path, named: object) -> None:
+    shutil.copy(SHIPPED_MODEL / "tokenizer.json", tmp_path)
+    end = Tokenizer.from_file(str(tmp_path / "tokenizer.json")).id_to_token(END)
+    named = json.loads(json.dumps(named).replace("</s>", end))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": named}))
+    model = TextModel.load(tmp_path)
+    assert end_tokens_in(tmp_path) == list(model.end_tokens) == ([END] if end in str(named) else [])
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def test_a_grammar_names_it_by_its_number(vocabulary: Vocabulary) -> None:
 
 
 def test_all_tokens_keep_their_numbers(source: str) -> None:
-    changed, special = unwritten(source)
+    changed, special = unwritten(json.loads(source))
     before, after = (Tokenizer.from_str(each).get_vocab() for each in (source, changed))
     assert after == {UNWRITTEN * (name in special) + name: number for name, number in before.items()}
     assert special == {name: before[name] for name in special}
