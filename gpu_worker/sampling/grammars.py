@@ -210,11 +210,14 @@ class Grammars:
         return ""
 
     def prepare(self, end_tokens: Sequence[int]) -> None:
-        """Read the vocabulary now, in a thread: the first grammar then need not wait for it.
+        """Read the vocabulary, before the first step: the first grammar then need not.
 
-        If the model takes no grammars, or has other end tokens, this is without effect.
+        The library takes some seconds for 262,144 tokens, in which no other thread of the process runs: steps
+        would stop, and the lease would end. If the model takes no grammars, this is without effect.
         """
-        self._thread.submit(self._vocabulary, tuple(end_tokens))
+        with contextlib.suppress(GrammarError):
+            self._vocabulary(end_tokens)
+        self._thread.submit(lower_priority)  # begins here: a thread of the engine's is bound to its core
 
     def to_consume(self, samples: SamplePositions, tokens: Tensor) -> TokensRead | None:
         """Begin to read the tokens that the matchers have yet to consume; None if no row has a grammar.

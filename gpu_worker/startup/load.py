@@ -105,6 +105,7 @@ def load_rank(
     runner.batch.grammars.directory = settings.model
     runner.batch.grammars.limits_time = ranks.rank == 0
     if not limits.bidirectional:  # what generates nothing has no grammars
+        tell("reading the vocabulary")
         runner.batch.grammars.prepare(end_tokens_in(settings.model))
     return runner
 

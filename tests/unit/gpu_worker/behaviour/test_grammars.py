@@ -24,6 +24,7 @@ from gpu_worker.kernels.reference.sampling import sample as reference_sample
 from gpu_worker.machine.cores import restrict_to, usable
 from gpu_worker.sampling.grammars import MOST_SLOW_SECONDS, THREADS, Grammars, _Held, _Matching
 from gpu_worker.step.runner import Runner
+from ops.model_directory.grammars import Vocabulary
 from proto.sampling_pb2 import Grammar, SamplingParams
 from proto.worker_pb2 import NewGrammar
 from scheduler_svc.core.request import Request
@@ -522,6 +523,25 @@ def test_masks_are_made_on_all_cores(make, worded) -> None:
     made = [os.sched_getaffinity(number) for number in found[0] & threads()]
     assert len(made) > THREADS, "those that make masks, and one that compiles"
     assert all(cores == set(usable()) for cores in made)
+
+
+def test_the_vocabulary_is_read_before_the_first_step(make, worded, monkeypatch) -> None:
+    """While the library reads it, no other thread of the process runs."""
+    read = []
+
+    class Slow(Vocabulary):
+        def __init__(self, *arguments: Any) -> None:
+            time.sleep(0.2)
+            super().__init__(*arguments)
+            read.append(time.monotonic())
+
+    monkeypatch.setattr("gpu_worker.sampling.grammars.Vocabulary", Slow)
+    runner = runner_of(make, worded)
+    runner.batch.grammars.prepare([END])
+    (prepared,) = read
+    assert prepared <= time.monotonic()
+    assert alone(make, runner, make.sampled(seed=1), regex("yes"))[-1] == END
+    assert len(read) == 1
 
 
 CONTRADICTIONS = {
