@@ -137,7 +137,7 @@ clean: ## remove the virtual environment and all caches
 # --- installation: each stamp is newer than what it was made from ---------------------------------
 
 $(BIN)/python:
-	@if [ -z "$(PYTHON)" ]; then \
+	@if ! $(PYTHON) -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
 		echo "Quire needs Python 3.11 or later with its venv module (Debian: apt install python3-venv);" \
 			"name one with PYTHON=..." >&2; exit 1; fi
 	@echo "[1/3] virtual environment in $(VENV) ($$($(PYTHON) --version))"

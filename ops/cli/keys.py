@@ -55,9 +55,7 @@ def add_to(subcommands: Any) -> None:
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    keys.add_argument(
-        "--port", type=int, metavar="P", help="of the deployment on this port, if there are several"
-    )
+    _add_port(keys, None)
     actions = keys.add_subparsers(title="actions", metavar="ACTION", required=True)
     add = actions.add_parser("add", help="make a key and show it")
     add.add_argument("name", type=_name, metavar="NAME", help="for whom or for what it is")
@@ -82,6 +80,13 @@ def add_to(subcommands: Any) -> None:
     revoke = actions.add_parser("revoke", help="revoke keys")
     revoke.add_argument("which", nargs="+", metavar="NAME_OR_ID", help="as `quire keys list` shows them")
     revoke.set_defaults(run=lambda arguments: _run(arguments, _revoke))
+    for action in (add, show, revoke):
+        _add_port(action, argparse.SUPPRESS)  # what is not given here leaves what was given before the action
+
+
+def _add_port(parser: argparse.ArgumentParser, default: Any) -> None:
+    what = "of the deployment on this port, if there are several"
+    parser.add_argument("--port", type=int, metavar="P", default=default, help=what)
 
 
 Action = Callable[[argparse.Namespace, KeyStore], Awaitable[None]]

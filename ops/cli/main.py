@@ -15,7 +15,7 @@ from ops.runtime.errors import LaunchError
 _DESCRIPTION = """\
 Quire serves large language models through an OpenAI-compatible API.
 
-  quire up                 start everything with the model that ships with Quire
+  quire up                 start everything and serve a model, by default the one that ships with Quire
   quire batch IN OUT       answer the requests of a file
   quire chat               talk to it, in another terminal
   quire status             what runs, and how it is
@@ -26,13 +26,13 @@ Quire serves large language models through an OpenAI-compatible API.
   quire bench compare      the same questions to other engines, in turns
   quire bench step         where the time of a step goes
   quire bench mechanisms   each mechanism on and off
-  quire simulate           the same on any number of workers, under virtual time
-  quire plan-memory        what a model takes of memory, and how many requests fit
+  quire simulate           a load on any number of workers, under virtual time
+  quire plan-memory        how much memory a model takes, and how many requests fit
   quire quantize           write a copy of a model in 4 or 8 bits
   quire record             write down what was planned and computed in the last minutes
-  quire replay FILE        carry that out again, to the first difference
+  quire replay FILE        carry out such a recording again, to the first difference
 
-`quire COMMAND --help` tells more about each.
+`quire COMMAND --help` has the options of each, with examples.
 """
 
 TOOLS = ("bench", "simulate")
@@ -53,10 +53,13 @@ class _Version(argparse.Action):
 def parser() -> argparse.ArgumentParser:
     """The parser of the whole command line."""
     whole = argparse.ArgumentParser(
-        prog="quire", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="quire",
+        usage="quire [-h] [--version] COMMAND ...",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     whole.add_argument("--version", action=_Version, nargs=0, help="say which version this is")
-    subcommands = whole.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    subcommands = whole.add_subparsers(prog="quire", metavar="COMMAND", required=True, help=argparse.SUPPRESS)
     for command in (up, batch, status, top, down, keys, talk, plan_memory, quantize, record, replay):
         command.add_to(subcommands)
     if _has_tools():

@@ -26,12 +26,13 @@ Start redis, worker, scheduler, tokenizer and gateway on this machine, wait unti
 answers, and keep them running: a process that dies is started again. Ctrl-C ends them all.
 
   quire up                                   the model that ships with Quire, on port 8000
-  quire up --model ~/models/llama --port 80  another model (a Hugging Face directory)
+  quire up --model ~/models/llama            another model (a Hugging Face directory)
   quire up --model ~/models/llama.gguf       a model of llama.cpp
   quire up --model org/name                  one of the Hugging Face Hub, fetched if it is not in the cache
   quire up --model big=org/name --model ~/models/llama    two models behind one address
-  quire up --lora-modules sql=~/adapters/sql  the model, and a LoRA adapter of it
+  quire up --lora-modules sql=~/adapters/sql the model, and a LoRA adapter of it
   quire up --workers 2 --detach              two workers, in the background
+  quire up --port 8123                       another port, as of a second deployment
 
 Without a Redis of yours (QUIRE_REDIS_URL) it starts one of its own. All other QUIRE_* settings
 of the environment are passed on to the services; docs/operate.md lists them.

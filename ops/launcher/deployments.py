@@ -87,7 +87,9 @@ def claimed_directory(port: int) -> Iterator[Path]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise LaunchError(f"a deployment on port {port} runs already; `quire down` stops it") from None
+            raise LaunchError(
+                f"a deployment on port {port} runs already; `quire down` stops it, --port starts another"
+            ) from None
         forget(port)
         shutil.rmtree(directory / "redis", ignore_errors=True)
         for name in ("logs", "redis"):

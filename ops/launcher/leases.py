@@ -14,6 +14,8 @@ from proto.rpc import BusAway, Lease
 from proto.rpc.lease import killed_note
 from proto.rpc.line import Line
 
+DENIED = ("NOAUTH", "WRONGPASS", "NOPERM")
+"""Beginnings of what Redis answers to a user without a password, with a wrong one, or without a right."""
 NOTE_SECONDS = 600
 """Seconds for which the peers of a process can find out that it was killed."""
 
@@ -22,16 +24,23 @@ class Leases:
     """Reads and ends the leases of one deployment."""
 
     def __init__(self, url: str, prefix: str) -> None:
+        self._prefix = prefix
         self._keys = f"{prefix}alive:"
         self._everyone = f"{prefix}processes"
         self._line = Line(url)
 
     async def reachable(self) -> None:
-        """Raise `LaunchError` if the Redis does not answer."""
+        """Raise `LaunchError` if the Redis does not answer, or its user may not read our keys."""
         try:
-            await self._line.execute(("PING",))
+            await self._line.execute(("EXISTS", self._everyone))
         except BusAway as error:
-            raise LaunchError(str(error)) from None
+            hint = ""
+            if any(one in str(error) for one in DENIED):
+                hint = (
+                    "; QUIRE_REDIS_URL must name a user, with its password, that may use the keys "
+                    f"{self._prefix}* (docs/operate.md, Redis)"
+                )
+            raise LaunchError(f"{error}{hint}") from None
 
     async def answering(self, timeout: float = 10.0) -> None:
         """Return once the Redis, just started, answers; `LaunchError` if it takes too long. Seconds."""

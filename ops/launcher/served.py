@@ -45,7 +45,10 @@ class Served:
     def check(self) -> None:
         """Raise `UsageError` unless the directory holds what a model consists of."""
         if not self.path.is_dir():
-            raise UsageError(f"{self.path} is not a model directory: there is no such directory")
+            raise UsageError(
+                f"{self.path} is not a model directory: there is no such directory. "
+                "A model of the Hugging Face Hub is named ORG/NAME"
+            )
         try:
             weights = named_files(self.path)
         except FileError as error:

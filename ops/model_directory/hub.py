@@ -131,9 +131,15 @@ def _reason(error: Exception, endpoint: str, cache: str) -> str:
 
     match error:
         case GatedRepoError():
-            return f"{endpoint} gives it only to those who have accepted its terms; HF_TOKEN says who you are"
+            return (
+                f"{endpoint} gives it only to those who have accepted its terms: accept them on its "
+                "page there, and set HF_TOKEN to a token of yours"
+            )
         case RepositoryNotFoundError():
-            return f"there is no such directory, and {endpoint} has no such model, or not for you (HF_TOKEN)"
+            return (
+                f"there is no such directory, and {endpoint} has no such model, or shows it to some alone: "
+                "if you are one of them, set HF_TOKEN to a token of yours"
+            )
         case RevisionNotFoundError():
             return f"{endpoint} has no such revision of it"
         case LocalEntryNotFoundError():

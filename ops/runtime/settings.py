@@ -135,6 +135,8 @@ def problems(error: ValidationError) -> list[str]:
     lines = []
     for problem in error.errors():
         reason = problem["msg"].removeprefix("Value error, ")
+        if problem["type"].startswith("byte_size"):
+            reason = "is no size, such as 512MiB or 4GiB"
         name = "QUIRE_" + "_".join(str(part) for part in problem["loc"]).upper()
         value = "" if name == REDIS_URL else f"={os.environ.get(name, '')}"  # it may have a password
         lines.append(f"{name}{value}: {reason}" if problem["loc"] else reason)

@@ -80,6 +80,8 @@ class Server:
         match error:
             case httpx.HTTPStatusError():
                 said = _message(error.response)
+            case httpx.UnsupportedProtocol():
+                said = f"{self.url} is no URL, such as http://127.0.0.1:8000"
             case httpx.ConnectError() | httpx.ConnectTimeout():
                 said = f"nothing answers at {self.url}; `quire up` starts a server"
             case httpx.HTTPError():

@@ -121,8 +121,11 @@ def test_keys_of_an_embedded_redis_are_kept_on_disk(
             processes={"redis": me},
         )
     )
-    assert main(["keys", "list"]) == 0
-    assert len(said(capsys)) == 1
+    for arguments in (["list"], ["list", "--port", "8123"], ["--port", "8123", "list"]):
+        assert main(["keys", *arguments]) == 0
+        assert len(said(capsys)) == 1
+    assert main(["keys", "list", "--port", "8124"]) == main(["keys", "--port", "8124", "list"]) == 2
+    capsys.readouterr()
     assert kept(8123) is None, "it has never had a key, and stays open"
     assert main(["keys", "add", "north"]) == 0
     (secret,) = said(capsys)

@@ -1,5 +1,6 @@
 """The command line by itself: help, arguments, where `quire chat` connects to."""
 
+import argparse
 import json
 import os
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 
 import gateway
 from ops.cli import chat
-from ops.cli.main import main
+from ops.cli.main import main, parser
 from ops.launcher.acl import CHAIN
 from ops.launcher.kept_keys import keep
 from ops.launcher.served import Served
@@ -39,6 +40,20 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
         main([command, "--help"])
     assert ended.value.code == 0
     assert len(capsys.readouterr().out) > 200
+
+
+def test_the_help_tells_of_every_command_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    said = capsys.readouterr().out
+    (commands,) = [action.choices for action in parser()._actions if action.nargs == argparse.PARSER]
+    assert commands
+    for command in commands:
+        assert f"  quire {command} " in said
+        assert f"\n    {command} " not in said
+    with pytest.raises(SystemExit):
+        main(["keys", "list", "--help"])
+    assert capsys.readouterr().out.startswith("usage: quire keys list ")
 
 
 @pytest.mark.parametrize(

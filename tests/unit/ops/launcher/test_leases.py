@@ -1,10 +1,15 @@
 """The leases of a deployment, as tools read them."""
 
 import secrets
+from pathlib import Path
 
+import pytest
 import redis.asyncio
 
+from ops.launcher.acl import HEALTH
 from ops.launcher.leases import Leases
+from ops.launcher.redis_server import RedisServer, free_port
+from ops.runtime.errors import LaunchError
 from proto.rpc import Lease
 
 
@@ -24,3 +29,15 @@ async def test_keys_that_hold_no_lease_are_passed_over(redis_url: str) -> None:
     finally:
         await leases.aclose()
         await writer.aclose()
+
+
+@pytest.mark.parametrize(("user", "said"), [("", "NOAUTH"), (":wrong@", "WRONGPASS"), ("few:few@", "NOPERM")])
+async def test_a_redis_that_denies_its_user_says_what_is_missing(
+    user: str, said: str, tmp_path: Path
+) -> None:
+    users = f"{HEALTH}\nuser default on >right ~* &* +@all\nuser few on >few ~other:* &* +@all\n"
+    with RedisServer(directory=tmp_path, port=(port := free_port()), users=users):
+        leases = Leases(f"redis://{user}127.0.0.1:{port}/0", "fox:")
+        with pytest.raises(LaunchError, match=rf"{said}.*; QUIRE_REDIS_URL must name a user.* fox:\*"):
+            await leases.reachable()
+        await leases.aclose()

@@ -202,7 +202,7 @@ def test_commands_take_ids_too(hub: Hub, capsys: pytest.CaptureFixture[str]) -> 
 
 def test_a_gated_model_says_what_is_missing(hub: Hub) -> None:
     hub.gated.add("forest/fox")
-    with pytest.raises(HubError, match="accepted its terms; HF_TOKEN"):
+    with pytest.raises(HubError, match=r"accepted its terms: .* set HF_TOKEN"):
         fetched(FOX)
 
 

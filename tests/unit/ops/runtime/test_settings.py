@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from pydantic import ByteSize
 
 from ops.runtime.errors import UsageError
 from ops.runtime.settings import ProcessSettings, named_redis
@@ -104,3 +105,15 @@ def test_a_secret_is_read_from_its_file(tmp_path: Path, monkeypatch: pytest.Monk
     settings = ProcessSettings.from_environment()
     assert settings.secret == b"0123456789abcdef" * 4
     assert "0123456789abcdef" not in repr(settings)
+
+
+class Sized(ProcessSettings):
+    memory: ByteSize = ByteSize(0)
+
+
+@pytest.mark.parametrize("value", ["abc", "4 elephants"])
+def test_a_size_that_is_none_says_how_one_is_written(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUIRE_MEMORY", value)
+    with pytest.raises(UsageError) as refused:
+        Sized.read()
+    assert str(refused.value) == f"QUIRE_MEMORY={value}: is no size, such as 512MiB or 4GiB"

@@ -231,3 +231,8 @@ def _talk(terminal: Terminal, stopped: threading.Event) -> None:
     terminal.shows("> ")
     terminal.press("\x04")
     assert terminal.process.wait(60) == 0
+
+
+def test_a_url_without_its_beginning(capsys: pytest.CaptureFixture[str]) -> None:
+    assert chat("127.0.0.1:8000", None) == 1
+    assert capsys.readouterr().err == "quire chat: 127.0.0.1:8000 is no URL, such as http://127.0.0.1:8000\n"
