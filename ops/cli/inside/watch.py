@@ -53,7 +53,7 @@ def _show_once(client: httpx.Client, view: View, console: Console) -> int:
     except httpx.ReadTimeout:
         pass
     except httpx.TransportError as error:
-        raise LaunchError(f"no server answers at {client.base_url}: {error}") from None
+        raise _nobody(client, error) from None
     console.print(view)
     return 0 if view.whole else 1
 
@@ -63,7 +63,11 @@ def _changes_or_raise(client: httpx.Client) -> None:
     try:
         next(changes(client), None)
     except httpx.TransportError as error:
-        raise LaunchError(f"no server answers at {client.base_url}: {error}") from None
+        raise _nobody(client, error) from None
+
+
+def _nobody(client: httpx.Client, error: httpx.TransportError) -> LaunchError:
+    return LaunchError(f"no server answers at {client.base_url}: {error}; `quire up` starts one")
 
 
 def changes(client: httpx.Client) -> Iterator[Change]:

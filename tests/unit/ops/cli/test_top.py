@@ -10,4 +10,5 @@ def test_without_a_server_it_is_one_line(capsys: pytest.CaptureFixture[str]) -> 
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.startswith("quire: no server answers at http://127.0.0.1:1")
+    assert said.err.endswith("; `quire up` starts one\n")
     assert said.err.count("\n") == 1
