@@ -34,6 +34,10 @@ Json = dict[str, Any]
 FILES = """
 local function files_place(tenant, id) return tenant .. ':' .. id end
 local function files_size(about) return #about + 1024 end
+local function files_ended(base, tenant, id)
+  local ends = redis.call('ZSCORE', base .. 'ends', id .. ':' .. tenant)
+  return not ends or tonumber(ends) <= tonumber(redis.call('TIME')[1])
+end
 local function files_use(base, tenant, more)
   for _, field in ipairs({tenant, ''}) do
     local left = redis.call('HINCRBY', base .. 'used', field, more)
@@ -96,13 +100,12 @@ return files_append(KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4], pieces)
 """
 )
 _DELETE = FILES + "return files_drop(KEYS[1], ARGV[1], ARGV[2])"
-_FORGET = (
+_FORGET = FILES + "if files_ended(KEYS[1], ARGV[1], ARGV[2]) then files_drop(KEYS[1], ARGV[1], ARGV[2]) end"
+_GET = (
     FILES
     + """
-local ends = redis.call('ZSCORE', KEYS[1] .. 'ends', ARGV[2] .. ':' .. ARGV[1])
-if not ends or tonumber(ends) <= tonumber(redis.call('TIME')[1]) then
-  files_drop(KEYS[1], ARGV[1], ARGV[2])
-end
+if files_ended(KEYS[1], ARGV[1], ARGV[2]) then return {} end
+return redis.call('HGETALL', KEYS[1] .. 'one:' .. files_place(ARGV[1], ARGV[2]))
 """
 )
 
@@ -132,15 +135,17 @@ class FileStore:
             raise no_room()
 
     async def get(self, tenant: str, file_id: str) -> Json | None:
-        """The file object of a file of this tenant's; None if there is none."""
+        """The file object of a file of this tenant's; None if there is none, or it has run out.
+
+        Redis's clock counts: those of two gateways may differ."""
         if not _ID.fullmatch(file_id):
             return None
-        found = await self._run("HGETALL", f"{self.base}one:{tenant}:{file_id}")
+        found = await self._run("EVAL", _GET, 1, self.base, tenant, file_id)
         fields = dict(zip(found[::2], found[1::2], strict=True))
         if not fields:
             return None
         about: Json = json.loads(fields[b"about"])
-        return about | {"bytes": int(fields[b"bytes"])} if about["expires_at"] > time.time() else None
+        return about | {"bytes": int(fields[b"bytes"])}
 
     async def ids(
         self, tenant: str, purpose: str | None, after: str | None, newest_first: bool

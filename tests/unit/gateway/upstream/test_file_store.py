@@ -1,10 +1,12 @@
 """Files in Redis: pieces, lines, room, and what is left when they have run out."""
 
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from gateway.errors import Overloaded, Unavailable
+from gateway.upstream import file_store
 from gateway.upstream.file_store import FileStore, in_pieces
 from proto.rpc.line import Line
 
@@ -116,8 +118,15 @@ async def test_what_has_not_run_out_is_not_forgotten(store: FileStore, line: Lin
     assert await listed(store, "a") == [about(1)["id"]]
 
 
-async def test_what_has_run_out_is_not_found(store: FileStore) -> None:
-    await store.put("a", about(1, seconds=-1))
+async def test_gateways_may_have_other_clocks(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    await store.put("a", about(1))
+    monkeypatch.setattr(file_store, "time", SimpleNamespace(time=lambda: time.time() + 3600))
+    assert await store.get("a", str(about(1)["id"])), "it has not run out by Redis's clock"
+
+
+async def test_what_has_run_out_is_not_found(store: FileStore, line: Line, prefix: str) -> None:
+    await store.put("a", about(1))
+    await line.execute(("ZADD", f"{prefix}files:ends", 1, f"{about(1)['id']}:a"))
     assert await store.get("a", str(about(1)["id"])) is None
     assert await store.get("a", "nonsense") is None
     assert not await store.delete("a", "nonsense")
