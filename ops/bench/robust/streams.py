@@ -81,7 +81,7 @@ async def ask(
             async for line in answer.aiter_lines():
                 if line == "data: [DONE]":
                     ended = True
-                elif line:
+                elif line.startswith("data: "):
                     on_tokens(_take(choices, json.loads(line.removeprefix("data: "))))
     except httpx.HTTPError as error:
         raise (Lost if begun else Refused)(f"{type(error).__name__} {error}") from None
