@@ -58,6 +58,14 @@ class Line:
         connection = await self.get()
         return await connection.execute(commands, block_seconds + REPLY_SECONDS)
 
+    async def evicts(self) -> str:
+        """The policy by which this Redis drops keys when it is full: leases and streams are among them. Empty
+        if it drops none. Raises `BusAway`."""
+        (info,) = await self.execute(("INFO", "memory"))
+        facts = dict(line.split(b":", 1) for line in info.split(b"\r\n") if b":" in line)
+        policy: str = facts.get(b"maxmemory_policy", b"noeviction").decode()
+        return "" if policy == "noeviction" or facts.get(b"maxmemory") == b"0" else policy
+
     def refused(self, error: RedisReplyError) -> bool:
         """Look at an error reply. True if it names the server of a cluster that has the keys.
 

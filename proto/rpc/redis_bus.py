@@ -20,6 +20,7 @@ one, `sent:<process-id>` the number of the last batch that opened calls.
 import asyncio
 import contextlib
 import itertools
+import logging
 from collections.abc import Sequence
 
 import hiredis
@@ -39,6 +40,9 @@ from proto.rpc.place import TAGGED
 from proto.rpc.redis_entries import ADOPT, FIELD, GIVE_BACK, LOOK, entries_of, entry_of, is_here, text_members
 from proto.rpc.resp import Command, RedisReplyError, Replies
 
+log = logging.getLogger(__name__)
+
+EVICTS = "Redis may drop leases and requests when it is full: set its maxmemory-policy to noeviction, not %s"
 GROUP = "replicas"
 BLOCK_SECONDS = 5
 READ_COUNT = 64
@@ -88,6 +92,8 @@ class RedisLink:
                     f"QUIRE_STREAM_PREFIX={self._prefix} has no hash tag, as in {{one}}:"
                 )
             await self._control.execute(("GET", self._sent_key))  # to be led to that server
+        if policy := await self._control.evicts():
+            log.warning(EVICTS, policy)
 
     # --- writing ---
 
@@ -223,7 +229,11 @@ class RedisLink:
         """See `Link.wake`."""
         line = self._doors.get(door)
         if line is not None and line.connection is not None:
-            await self._control.execute(("CLIENT", "UNBLOCK", line.connection.client_id))
+            try:
+                await self._control.execute(("CLIENT", "UNBLOCK", line.connection.client_id))
+            except RedisReplyError as error:
+                if not str(error).startswith("NOPERM"):  # else the read ends by itself
+                    raise
 
     async def pending(self, door: str) -> Sequence[Received]:
         """See `Link.pending`."""

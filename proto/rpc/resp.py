@@ -25,6 +25,10 @@ ADDRESS_SECONDS = 1.0
 """Time that one of many has at least."""
 COMING_SECONDS = 5.0
 """A long reply counts as lost if no part of it has come for this time."""
+IDLE_SECONDS, ASK_SECONDS, ASKED = 15, 5, 3
+"""After this time without a byte the system asks the other end whether it is still there, at these intervals
+and so many times. Otherwise the next command would be lost to a server that vanished meanwhile, or to a
+firewall that has forgotten the connection. Where the system has no such options, its own times hold."""
 
 
 class RedisReplyError(BusAway):
@@ -91,9 +95,10 @@ class Connection(asyncio.Protocol):
         for *_, address in addresses:
             try:
                 async with asyncio.timeout(seconds):  # one may lose all packets
-                    _, connection = await loop.create_connection(
+                    transport, connection = await loop.create_connection(
                         cls, *address[:2], ssl=context, server_hostname=name
                     )
+                _ask_when_idle(transport.get_extra_info("socket"))
                 return connection
             except TimeoutError:
                 problem = OSError(f"{address[0]} does not answer")
@@ -102,23 +107,19 @@ class Connection(asyncio.Protocol):
         raise problem
 
     async def _greet(self, where: dict[str, Any]) -> None:
+        # PING is refused while Redis is loading its data.
+        commands: list[Command] = [("PING",), ("CLIENT", "ID"), ("INFO", "server"), ("INFO", "replication")]
+        if database := where.get("db"):
+            commands.append(("SELECT", database))
+        if password := where.get("password"):
+            user = where.get("username")
+            commands.insert(0, ("AUTH", user, password) if user else ("AUTH", password))
         try:
-            if password := where.get("password"):
-                user = where.get("username")
-                await self.execute([("AUTH", user, password) if user else ("AUTH", password)])
-            # PING is refused while Redis is loading its data.
-            commands: list[Command] = [
-                ("PING",),
-                ("CLIENT", "ID"),
-                ("INFO", "server"),
-                ("INFO", "replication"),
-            ]
-            if database := where.get("db"):
-                commands.append(("SELECT", database))
-            _, self.client_id, *infos = await self.execute(commands)
+            replies = await self.execute(commands)
         except BaseException:
             self.close()
             raise
+        self.client_id, *infos = replies[2 if password else 1 :]
         lines = b"\r\n".join(infos[:2]).split(b"\r\n")
         self.cluster = not {b"redis_mode:cluster", b"server_mode:cluster"}.isdisjoint(lines)  # Redis, Valkey
         self.history = b" ".join(line for line in lines if line.startswith((b"run_id:", b"master_replid:")))
@@ -211,6 +212,14 @@ class Connection(asyncio.Protocol):
         for _, future in waiting:
             if not future.done():
                 future.set_exception(BusAway(self._reason))
+
+
+def _ask_when_idle(connected: socket.socket) -> None:
+    """See `IDLE_SECONDS`."""
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("KEEPIDLE", IDLE_SECONDS), ("KEEPINTVL", ASK_SECONDS), ("KEEPCNT", ASKED)):
+        if number := getattr(socket, f"TCP_{option}", None):
+            connected.setsockopt(socket.IPPROTO_TCP, number, value)
 
 
 def _place(where: dict[str, Any]) -> str:

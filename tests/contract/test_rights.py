@@ -1,5 +1,6 @@
 """What a process may not write must not keep it from writing the rest."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,14 @@ USERS = Credentials()
 STRANGER = ("nobody-1", b"to nobody")
 
 
+ADMIN = "admin"
+
+
 @pytest.fixture(scope="module", params=[None, *([Path(DEBIAN)] if DEBIAN else [])], ids=str)
 def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
-    with RedisServer(request.param, users=USERS.acl_file("quire:")) as server:
+    with RedisServer(
+        request.param, users=f"{USERS.acl_file('quire:')}user {ADMIN} on nopass ~* &* +@all\n"
+    ) as server:
         yield server
 
 
@@ -38,6 +44,11 @@ async def link(server: RedisServer, operator: Any) -> AsyncIterator[Any]:
     await link.take_lease(b"{}", 5)
     yield link
     await link.close(goodbye=True)
+
+
+def administrator(server: RedisServer) -> Any:
+    """A client of Redis who may do everything."""
+    return redis.asyncio.Redis.from_url(server.address, username=ADMIN, password="", socket_timeout=60)
 
 
 async def inbox(operator: Any) -> list[bytes]:
@@ -77,3 +88,45 @@ async def test_a_call_that_may_not_be_made_is_no_lost_call(link: Any) -> None:
     """Somebody has given the process the wrong rights: it goes on when they are right."""
     with pytest.raises(BusAway, match=r"NOPERM|EXECABORT"):
         await link.publish(Batch(3, opens=[("calls:Worker:m", b"call")]))
+
+
+async def test_a_read_that_may_not_be_interrupted_ends_by_itself(server: RedisServer, operator: Any) -> None:
+    """As with a Redis that a provider runs, whose users may not administer connections."""
+    async with administrator(server) as admin:
+        await admin.execute_command("ACL", "SETUSER", "tokenizer", "-client|unblock")
+        link = await RedisBus(USERS.url("tokenizer", server.address)).connect("tokenizer-1")
+        try:
+            await link.take_lease(b"{}", 5)
+            await link.join("calls:Tokenizer:quiet")
+            reading = asyncio.ensure_future(link.take("calls:Tokenizer:quiet", 1))
+            while not any(one["cmd"] == "xreadgroup" for one in await admin.client_list()):
+                await asyncio.sleep(0.01)
+            await link.wake("calls:Tokenizer:quiet")
+            assert not reading.done()
+            await operator.xadd("quire:calls:Tokenizer:quiet", {b"e": b"call"})
+            assert [one.payload for one in await reading] == [b"call"]
+        finally:
+            await admin.execute_command("ACL", "SETUSER", "tokenizer", "+client|unblock")
+            await link.close(goodbye=True)
+
+
+async def test_a_redis_that_may_drop_requests_is_told_of(
+    server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with administrator(server) as admin:
+        for memory, policy, told in (
+            ("1gb", "noeviction", False),
+            ("0", "allkeys-lru", False),
+            ("1gb", "allkeys-lru", True),
+            ("1gb", "volatile-ttl", True),
+        ):
+            caplog.clear()
+            await admin.config_set("maxmemory", memory)
+            await admin.config_set("maxmemory-policy", policy)
+            link = await RedisBus(USERS.url("tokenizer", server.address)).connect("tokenizer-1")
+            await link.close(goodbye=False)
+            said = [one.getMessage() for one in caplog.records if "noeviction" in one.getMessage()]
+            assert len(said) == told, (memory, policy)
+            assert all(policy in one for one in said)
+        await admin.config_set("maxmemory-policy", "noeviction")
+        await admin.config_set("maxmemory", "0")
