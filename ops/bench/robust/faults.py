@@ -67,6 +67,15 @@ async def _silenced(rig: Rig, name: str) -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
+async def _unanswered(rig: Rig, name: str) -> AsyncIterator[None]:
+    rig.proxies[name].lose_answers()
+    try:
+        yield
+    finally:
+        rig.proxies[name].mend()
+
+
+@contextlib.asynccontextmanager
 async def _slowed(rig: Rig, name: str) -> AsyncIterator[None]:
     rig.proxies[name].slow(SLOW_SECONDS)
     try:
@@ -122,6 +131,7 @@ KINDS = (
     Kind("stopped", _stopped, (*BEHIND, "gateway", "redis"), leases=BEYOND_A_LEASE),
     Kind("connections reset", _reset, (*BEHIND, "gateway"), leases=BEYOND_A_LEASE),
     Kind("connections silent", _silenced, (*BEHIND, "gateway"), leases=BEYOND_A_LEASE),
+    Kind("answers lost", _unanswered, (*BEHIND, "gateway"), leases=BEYOND_A_LEASE),
     Kind("connections slow", _slowed, (*BEHIND, "gateway"), seconds=2.0),
     Kind("memory full", _memory_full, ("redis",), seconds=1.5),
     Kind("disk full", _disk_full, ("redis", *BEHIND, "gateway"), seconds=1.5),

@@ -23,6 +23,7 @@ class Proxy:
         self._passing = asyncio.Event()
         self._passing.set()
         self._delay = 0.0
+        self._losing = False
 
     @property
     def url(self) -> str:
@@ -48,8 +49,7 @@ class Proxy:
     def reset(self) -> None:
         """Break all connections, and refuse new ones until `mend`."""
         self._refusing = True
-        for writer in self._writers:
-            writer.transport.abort()
+        self._break()
 
     def silence(self) -> None:
         """Pass nothing on until `mend`, and leave all connections open."""
@@ -59,10 +59,20 @@ class Proxy:
         """Hold back every piece for `seconds`, until `mend`."""
         self._delay = seconds
 
+    def lose_answers(self) -> None:
+        """Pass on what is asked, and nothing of what is answered. `mend` breaks the connections."""
+        self._losing = True
+
     def mend(self) -> None:
         """Pass everything on again."""
-        self._refusing, self._delay = False, 0.0
+        if self._losing:
+            self._break()
+        self._refusing, self._losing, self._delay = False, False, 0.0
         self._passing.set()
+
+    def _break(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         ends = [writer]
@@ -72,7 +82,7 @@ class Proxy:
             there_reader, there_writer = await self._connect()
             ends.append(there_writer)
             self._writers.update(ends)
-            await asyncio.gather(self._pass(reader, there_writer), self._pass(there_reader, writer))
+            await asyncio.gather(self._pass(reader, there_writer), self._pass(there_reader, writer, True))
         except OSError:
             pass  # one of the two has gone, and the other learns it now
         finally:
@@ -80,9 +90,13 @@ class Proxy:
             for end in ends:
                 end.transport.abort()
 
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pass(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answers: bool = False
+    ) -> None:
         while data := await reader.read(PIECE):
             await self._passing.wait()
+            if answers and self._losing:
+                continue
             if self._delay:
                 await asyncio.sleep(self._delay)
             writer.write(data)

@@ -84,6 +84,21 @@ async def test_silence_loses_nothing(echo: str) -> None:
         assert await asyncio.wait_for(reader.read(1024), 60) == b"one"
 
 
+async def test_lost_answers_do_not_come_later(echo: str) -> None:
+    async with Proxy(echo) as proxy:
+        async with connected(proxy) as (reader, writer):
+            assert await said_back(reader, writer, b"one") == b"one"
+            proxy.lose_answers()
+            writer.write(b"two")
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(reader.read(1024), 0.05)
+            proxy.mend()
+            with contextlib.suppress(ConnectionError):
+                assert await asyncio.wait_for(reader.read(1024), 60) == b""
+        async with connected(proxy) as ends:
+            assert await said_back(*ends, b"three") == b"three"
+
+
 async def test_slow_holds_back(echo: str) -> None:
     async with Proxy(echo) as proxy, connected(proxy) as (reader, writer):
         proxy.slow(0.1)

@@ -34,6 +34,13 @@ async def test_an_answer_is_put_together() -> None:
     assert heard == [1, 1, 2, 1]
 
 
+async def test_comments_are_passed_over() -> None:
+    """The gateway sends some while nothing else comes, as while Redis is away."""
+    assert await ask(client(":\n\n" + WHOLE + ":\n\n" + DONE), QUESTION) == await ask(
+        client(WHOLE + DONE), QUESTION
+    )
+
+
 async def test_a_conversation_is_put_together() -> None:
     pieces: list[dict[str, Any]] = [{"role": "assistant", "content": ""}, {"content": "Hi"}, {}]
     choices = [{"index": 0, "delta": piece, "finish_reason": None} for piece in pieces]
