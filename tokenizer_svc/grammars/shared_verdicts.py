@@ -75,9 +75,12 @@ class RedisVerdicts:
         """The reply to a command; None if there is none in time."""
         if time.monotonic() < self._from:
             return None
+        asking = asyncio.ensure_future(self._line.execute(command))
+        asking.add_done_callback(_nobody_waits)
         try:
             async with asyncio.timeout(WAIT_SECONDS):
-                (found,) = await self._line.execute(command)
+                # Far from Redis it takes longer than that to connect. It goes on, for those who ask later.
+                (found,) = await asyncio.shield(asking)
         except (TimeoutError, BusAway) as error:
             self._line.close()  # or a connection that nobody answers any more would be asked for ever
             self._from = time.monotonic() + PAUSE_SECONDS
@@ -85,6 +88,12 @@ class RedisVerdicts:
             log.warning("for %g s verdicts on grammars are not shared: %s", PAUSE_SECONDS, reason)
             return None
         return found
+
+
+def _nobody_waits(asking: "asyncio.Future[Any]") -> None:
+    """Take an error that comes too late."""
+    if not asking.cancelled():
+        asking.exception()
 
 
 def _key(name: bytes) -> str:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from ops.bench.robust.proxy import Proxy
 from ops.launcher.acl import Credentials
 from ops.launcher.redis_server import RedisServer
 from proto.rpc.line import Line
@@ -152,6 +153,27 @@ async def test_it_is_asked_again_after_that(
     silent._place = line._place  # it answers again
     await store.put(NAME, GOOD)
     assert await store.get(NAME) == GOOD
+
+
+async def test_connecting_may_take_longer_than_anybody_waits(
+    redis_url: str, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As far from Redis, where a connection takes several round trips, and a question one."""
+    monkeypatch.setattr(module, "PAUSE_SECONDS", 0.0)
+    async with Proxy(redis_url) as proxy:
+        far = Line(proxy.url)
+        proxy.silence()
+        monkeypatch.setattr(module, "WAIT_SECONDS", 0.01)
+        store = RedisVerdicts(far, prefix, SECRET)
+        assert await store.get(NAME) is None
+        proxy.mend()
+        async with asyncio.timeout(60):
+            while far.connection is None:
+                await asyncio.sleep(0.01)
+        monkeypatch.setattr(module, "WAIT_SECONDS", 60.0)
+        await store.put(NAME, GOOD)
+        assert await store.get(NAME) == GOOD
+        far.close()
 
 
 async def test_a_redis_that_is_away_is_no_failure() -> None:
