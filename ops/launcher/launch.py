@@ -15,6 +15,7 @@ from ops.launcher.acl import OPERATOR, ROLES, Credentials
 from ops.launcher.deployments import Deployment, claimed_directory, forget, write
 from ops.launcher.kept_keys import kept
 from ops.launcher.leases import Leases
+from ops.launcher.misspelled import misspelled
 from ops.launcher.out_of_memory import OutOfMemory
 from ops.launcher.progress import Progress
 from ops.launcher.ready import first_answer, wait_ready
@@ -102,6 +103,8 @@ class Launcher:
         if self._server is None:
             await self.leases.reachable()
         options, children = self._options, self.supervisor.children
+        for line in misspelled(os.environ):
+            self._say(f"ignored {line}")
         for model in options.models:
             self._say(f"model   {model.name} ({model.path})")
         for name, directory in options.adapters.items():

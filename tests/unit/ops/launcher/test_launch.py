@@ -159,8 +159,10 @@ def test_wrong_settings_are_given_up_at_once(stage: Stage) -> None:
 
 
 def test_detach_status_down(stage: Stage) -> None:
+    stage.environment["QUIRE_KV_MEMRY"] = "1GiB"
     result = stage.quire("up", "--detach", "--port", str(stage.port), "--model", str(stage.model))
     assert result.returncode == 0, result.stdout
+    assert "ignored QUIRE_KV_MEMRY is no setting: QUIRE_KV_MEMORY is" in result.stdout
     assert f"http://127.0.0.1:{stage.port}" in result.stdout
     status = stage.quire("status")
     assert status.returncode == 0
