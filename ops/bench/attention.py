@@ -6,12 +6,10 @@ two products of 2 * head_dim operations for each query head and each position th
 take part too; their speed-up is the time with pages of bfloat16 over theirs.
 """
 
-import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,6 +22,7 @@ from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.kv_sizes import AUTO, PageShape
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from ops.bench import record
+from ops.bench.command import parser
 from ops.bench.pages import make_pages
 
 CPU = torch.device("cpu")
@@ -149,10 +148,9 @@ def measure(
 
 def main() -> None:
     """Measure and write the results."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--out", type=Path, default=Path("ops/bench/results/attention.json"))
-    parser.add_argument("--turns", type=int, default=3)
-    options = parser.parse_args()
+    command = parser(__doc__, "attention.json")
+    command.add_argument("--turns", type=int, default=3)
+    options = command.parse_args()
     record.write(
         options.out, "attention", SEED, attention(build.supported()[0], DECODES, CHUNKS, options.turns)
     )

@@ -8,7 +8,6 @@ every figure that the benchmark writes. Writes ops/bench/results/before_after.js
 A round of `step` takes six minutes on two cores.
 """
 
-import argparse
 import os
 import statistics
 import subprocess
@@ -19,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ops.bench.command import parser
 from ops.bench.record import aligned, commit, read, write
 
 ROOT = Path(__file__).parents[2]
@@ -109,15 +109,12 @@ def compare(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("commit", help="what to compare with: the commit before the change")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", nargs="+", choices=BENCHMARKS, default=list(BENCHMARKS))
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=Path("ops/bench/results/before_after.json"))
-    options = parser.parse_args()
+    command = parser(__doc__, "before_after.json")
+    command.add_argument("commit", help="what to compare with: the commit before the change")
+    command.add_argument("--rounds", type=int, default=5)
+    command.add_argument("--only", nargs="+", choices=BENCHMARKS, default=list(BENCHMARKS))
+    command.add_argument("--seed", type=int, default=1)
+    options = command.parse_args()
     results: dict[str, Any] = {"before": options.commit, "after": commit(), "benchmarks": {}}
     with checkout(options.commit) as before:
         for benchmark in options.only:

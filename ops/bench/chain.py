@@ -4,16 +4,15 @@
 measures it from outside. Run it on a machine that does nothing else.
 """
 
-import argparse
 import asyncio
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
+from ops.bench.command import parser
 from ops.bench.load.client import CompletionClient
 from ops.bench.load.load import Conversations, closed_loop, summarize
 from ops.bench.load.processes import Running, running
@@ -111,12 +110,9 @@ def _percentiles(values: list[float]) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, default=Path("ops/bench/results/chain.json"))
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
+    command = parser(__doc__, "chain.json")
+    command.add_argument("--seed", type=int, default=1)
+    options = command.parse_args()
     with running() as deployment:
         results = {
             "first_token": first_token(deployment, options.seed),

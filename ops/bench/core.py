@@ -6,16 +6,15 @@ No model, no queue, no process but this one. Sizes are measured in turns, so tha
 meanwhile hits all of them.
 """
 
-import argparse
 import json
 import time
 from array import array
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
+from ops.bench.command import parser
 from ops.bench.load.workload import Workload
 from ops.bench.record import percentile, write
 from ops.bench.rig.accounting import continuous_batch, tokens
@@ -224,12 +223,9 @@ def _spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, default=Path("ops/bench/results/core.json"))
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
+    command = parser(__doc__, "core.json")
+    command.add_argument("--seed", type=int, default=1)
+    options = command.parse_args()
     results = measure(Sizes(), options.seed)
     write(options.out, "core", options.seed, results)
     print(json.dumps(results, indent=2))

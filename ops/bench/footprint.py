@@ -7,7 +7,6 @@ loads the model, as a worker does, and computes one full step with all of its pa
 while it loads is counted without what Python and its libraries had before, the whole peak with it.
 """
 
-import argparse
 import json
 import subprocess
 import sys
@@ -18,11 +17,11 @@ from typing import Any
 
 from safetensors import safe_open
 
+from ops.bench.command import RESULTS, parser
 from ops.bench.record import write
 from ops.bench.rig.shapes import SHAPES, made
 
 KV_MEMORY = 512 << 20
-RESULTS = Path("ops/bench/results")
 ITEM_BYTES = {"bfloat16": 2, "float32": 4}
 
 _CHILD = """
@@ -100,16 +99,13 @@ def results(model: Path, dtype: str, rounds: int, quantization: str = "auto") ->
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--shape", choices=sorted(SHAPES), default="1.1b")
-    parser.add_argument("--model", type=Path, help="a model (default: one of the shape, with random weights)")
-    parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
-    parser.add_argument("--quantization", choices=["auto", "int8", "int4"], default="auto")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--out", type=Path)
-    arguments = parser.parse_args()
+    command = parser(__doc__)
+    command.add_argument("--shape", choices=sorted(SHAPES), default="1.1b")
+    command.add_argument("--model", type=Path, help="a model (default: one of the shape)")
+    command.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
+    command.add_argument("--quantization", choices=["auto", "int8", "int4"], default="auto")
+    command.add_argument("--rounds", type=int, default=3)
+    arguments = command.parse_args()
     found = results(
         arguments.model or made(arguments.shape), arguments.dtype, arguments.rounds, arguments.quantization
     )

@@ -9,7 +9,6 @@ weights that a checkpoint has in 4 bits or in one byte, and one of the same shap
 `QUIRE_QUANTIZATION`. Formats that a call does not measure keep the figures that the file has.
 """
 
-import argparse
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -22,13 +21,13 @@ from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.backend import instruction_set
 from gpu_worker.startup.load import load
 from gpu_worker.step.runner import Runner
+from ops.bench.command import RESULTS, parser
 from ops.bench.footprint import measured
 from ops.bench.pages import fill
 from ops.bench.record import read, write
 from ops.bench.rig.formats import made_in
 from ops.bench.rig.plans import decodes
 
-RESULTS = Path("ops/bench/results")
 SHAPES: Mapping[str, str] = {
     **dict.fromkeys(("bfloat16", "fp8", "nvfp4", "int8", "q8_0"), "1.1b"),
     **dict.fromkeys(("awq", "gptq", "w4a16", "q4_k_m"), "3b"),
@@ -119,16 +118,13 @@ def _turn(runner: Runner, rows: int, seed: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("what", choices=["memory", "steps"])
-    parser.add_argument("--formats", nargs="+", choices=sorted(SHAPES), help="default: all that fit")
-    parser.add_argument("--shape", default="135m", help="of steps")
-    parser.add_argument("--batches", nargs="+", type=int, default=BATCHES)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
+    command = parser(__doc__)
+    command.add_argument("what", choices=["memory", "steps"])
+    command.add_argument("--formats", nargs="+", choices=sorted(SHAPES), help="default: all that fit")
+    command.add_argument("--shape", default="135m", help="of steps")
+    command.add_argument("--batches", nargs="+", type=int, default=BATCHES)
+    command.add_argument("--rounds", type=int, default=9)
+    given = command.parse_args()
     name = "formats-memory" if given.what == "memory" else f"formats-steps-{given.shape}"
     path = given.out or RESULTS / f"{name}.json"
     head = {"dtype": "bfloat16"}

@@ -7,7 +7,6 @@ token; and what a request costs them whose answer is one token, alone and with 6
 100,000 tokens come.
 """
 
-import argparse
 import asyncio
 import json
 import tempfile
@@ -22,6 +21,7 @@ import httpx
 import psutil
 
 from ops.bench.chain import under_load
+from ops.bench.command import parser
 from ops.bench.load.client import CompletionClient
 from ops.bench.load.load import closed_loop
 from ops.bench.load.processes import cpu_seconds
@@ -174,12 +174,9 @@ def _spread(gaps: list[float]) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, default=Path("ops/bench/results/front.json"))
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
+    command = parser(__doc__, "front.json")
+    command.add_argument("--seed", type=int, default=1)
+    options = command.parse_args()
     results = {
         "costs": asyncio.run(costs(options.seed)),
         "idle": asyncio.run(idle()),

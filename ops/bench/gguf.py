@@ -5,7 +5,6 @@
 the worker in this process, and llama.cpp a static batch without a server. The two take turns.
 """
 
-import argparse
 import json
 import subprocess
 from functools import partial
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_worker.machine.cores import usable
+from ops.bench.command import RESULTS, parser
 from ops.bench.engines.competitors import peer_environment
 from ops.bench.engines.peers.llama_server import MODULES
 from ops.bench.record import write
@@ -49,21 +49,18 @@ def compare(file: Path, python: str, bindings: str, rounds: int, seed: int) -> d
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--peer", required=True, help="a Python that has llama.cpp's bindings")
-    parser.add_argument("--bindings", choices=MODULES, default="llama_cpp")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
+    command = parser(__doc__)
+    command.add_argument("file", type=Path)
+    command.add_argument("--peer", required=True, help="a Python that has llama.cpp's bindings")
+    command.add_argument("--bindings", choices=MODULES, default="llama_cpp")
+    command.add_argument("--rounds", type=int, default=3)
+    command.add_argument("--seed", type=int, default=1)
+    options = command.parse_args()
     name = options.file.stem
     found = compare(options.file, options.peer, options.bindings, options.rounds, options.seed)
     for what, each in found.items():
         print(what, each)
-    out = options.out or ROOT / f"ops/bench/results/gguf-{name}.json"
+    out = options.out or RESULTS / f"gguf-{name}.json"
     results = {"file": name, "MB": round(options.file.stat().st_size / 1e6), "milliseconds": found}
     write(out, "gguf", options.seed, results)
 

@@ -5,7 +5,6 @@ the package is installed, with xgrammar, in turns, by one thread and without a c
 to the first mask, so its time is reported, too.
 """
 
-import argparse
 import importlib
 import json
 import random
@@ -19,6 +18,7 @@ from typing import Any
 
 from transformers import AutoTokenizer
 
+from ops.bench.command import parser
 from ops.bench.record import aligned, percentile, write
 from ops.bench.robust.json_schemas import drawn
 from ops.model_directory.grammars import Vocabulary, end_tokens_in
@@ -85,13 +85,10 @@ def _summary(found: Sequence[Sequence[tuple[float, float]]]) -> dict[str, float]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--model", type=Path, default=SHIPPED_MODEL, help="directory with its tokenizer")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--out", type=Path, help="JSON file for the results")
-    options = parser.parse_args()
+    command = parser(__doc__)
+    command.add_argument("--model", type=Path, default=SHIPPED_MODEL, help="directory with its tokenizer")
+    command.add_argument("--rounds", type=int, default=ROUNDS)
+    options = command.parse_args()
     libraries = {"llguidance": llguidance(options.model)}
     if find_spec("xgrammar"):
         libraries["xgrammar"] = xgrammar(options.model)

@@ -6,7 +6,6 @@ with the image's file; transformers computes it with its whole model. Steps are 
 eight, behind a text and behind images.
 """
 
-import argparse
 import io
 import tempfile
 import time
@@ -24,6 +23,7 @@ from PIL import Image
 from transformers.models.qwen3_5 import Qwen3_5Config
 
 from gpu_worker.step.runner import Runner
+from ops.bench.command import parser
 from ops.bench.record import write
 from ops.bench.rig.on_cpu import load_on_cpu
 from proto import arrays
@@ -190,13 +190,10 @@ def _kinds(runners: dict[str, Runner]) -> Iterator[tuple[str, Runner, int]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, default=Path("ops/bench/results/images.json"))
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
+    command = parser(__doc__, "images.json")
+    command.add_argument("--rounds", type=int, default=3)
+    command.add_argument("--seed", type=int, default=1)
+    options = command.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
         make(directory, options.seed)

@@ -27,6 +27,7 @@ from gpu_worker.kernels.cpu.onednn import OneDnnLinear
 from gpu_worker.kernels.cpu.quantized import QuantizedLinear
 from gpu_worker.machine.onednn import has_onednn_bfloat16
 from ops.bench import record
+from ops.bench.command import RESULTS
 
 MODELS = {
     "135M": {
@@ -148,7 +149,7 @@ def products(
 
 def main() -> None:
     results = products(build.supported()[0], MODELS, ROWS)
-    record.write(Path(__file__).parent / "results" / "linear.json", "linear", 1, results)
+    record.write(RESULTS / "linear.json", "linear", 1, results)
 
 
 if __name__ == "__main__":

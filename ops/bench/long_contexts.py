@@ -5,7 +5,6 @@ model's weights in bfloat16. Its context is made longer than the model was train
 are nonsense, but computing them takes as long as computing sensible ones.
 """
 
-import argparse
 import json
 import random
 import tempfile
@@ -19,6 +18,7 @@ from typing import Any
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.load import load
 from gpu_worker.step.runner import Runner
+from ops.bench.command import parser
 from ops.bench.load.workload import Question
 from ops.bench.record import percentile, write
 from ops.bench.rig.in_process import InProcess, TrackedRequest
@@ -105,12 +105,9 @@ def _runner(model: Path, **settings: Any) -> Runner:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, default=Path("ops/bench/results/long_contexts.json"))
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
+    command = parser(__doc__, "long_contexts.json")
+    command.add_argument("--seed", type=int, default=1)
+    options = command.parse_args()
     results: dict[str, Any] = {
         "without_end": without_end(_runner(SHIPPED_MODEL, max_slots=1), options.seed),
         "beside_a_prompt_of_32000_by_step_tokens": {},

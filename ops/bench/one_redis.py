@@ -11,7 +11,6 @@ A call is more than an entry: it is put at a door in a transaction, taken there,
 one costs Redis is measured with the wire itself, with one call after the other.
 """
 
-import argparse
 import os
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ops.bench.command import parser
 from ops.bench.record import write
 from ops.bench.rig.redis_load import ADDRESS
 from ops.bench.rig.wire_peer import Question
@@ -172,13 +172,10 @@ def _line(name: str, figures: dict[str, float]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, help="JSON file for the results")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="of each level")
-    parser.add_argument("--pairs", type=int, nargs="+", default=PAIRS)
-    options = parser.parse_args()
+    command = parser(__doc__)
+    command.add_argument("--seconds", type=float, default=SECONDS, help="of each level")
+    command.add_argument("--pairs", type=int, nargs="+", default=PAIRS)
+    options = command.parse_args()
     results = measure(options.pairs, options.seconds)
     print(table(results))
     if options.out is not None:

@@ -37,6 +37,7 @@ from gpu_worker.step.pooling import Embedded
 from gpu_worker.step.prompt_logprobs import PromptLogprobs
 from gpu_worker.step.runner import Runner
 from ops.bench.chain import under_load
+from ops.bench.command import parser
 from ops.bench.load.client import CompletionClient
 from ops.bench.load.load import closed_loop
 from ops.bench.load.processes import cpu_seconds
@@ -173,15 +174,12 @@ async def carried(milliseconds: float, users: Sequence[int], seed: int) -> list[
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, default=Path("ops/bench/results/paced.json"))
-    parser.add_argument("--steps", type=float, nargs="+", default=STEPS, help="milliseconds of a step")
-    parser.add_argument("--users", type=int, nargs="+", default=USERS)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    command = parser(__doc__, "paced.json")
+    command.add_argument("--steps", type=float, nargs="+", default=STEPS, help="milliseconds of a step")
+    command.add_argument("--users", type=int, nargs="+", default=USERS)
+    command.add_argument("--seed", type=int, default=1)
+    command.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    options = command.parse_args()
     if options.worker:
         run(WorkerSettings.from_environment(), "worker", serve)
         return

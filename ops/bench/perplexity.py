@@ -5,7 +5,6 @@ form of its numbers is set beside float32. Perplexity is that of `ops/tiny_model
 What rounding adds up to in a deeper model is seen in the logits of one with random weights (`shapes.py`).
 """
 
-import argparse
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from gpu_worker.startup.load import load
 from gpu_worker.step.batch import Batch
 from gpu_worker.step.runner import Runner
 from ops.bench import record
+from ops.bench.command import parser
 from ops.bench.load.workload import Question, Workload
 from ops.bench.rig import shapes
 from ops.bench.rig.accounting import tokens as tokens_of
@@ -179,10 +179,9 @@ def measure(held_out: str) -> dict[str, Any]:
 
 def main() -> None:
     """Measure and write the results."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--set", default="held_out", help="of documents, as evaluate.py names them")
-    parser.add_argument("--out", type=Path, default=Path("ops/bench/results/perplexity.json"))
-    options = parser.parse_args()
+    command = parser(__doc__, "perplexity.json")
+    command.add_argument("--set", default="held_out", help="of documents, as evaluate.py names them")
+    options = command.parse_args()
     results = measure(options.set)
     results[f"logits_error_{DEEP}"] = logits_errors(HELD_OUT_SEED)
     print(results[f"logits_error_{DEEP}"])

@@ -7,7 +7,6 @@ drafts hold depends on the model and the text. `pays from` is the chance with wh
 step with them to be worth its time; those behind one that does not hold are lost.
 """
 
-import argparse
 import random
 import tempfile
 import time
@@ -20,6 +19,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from gpu_worker.step.runner import Runner
+from ops.bench.command import parser
 from ops.bench.record import write
 from ops.bench.recurrent import make
 from ops.bench.rig.on_cpu import load_on_cpu
@@ -147,13 +147,10 @@ def measure(directory: Path, rounds: int, seed: int) -> dict[str, dict[str, floa
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, default=Path("ops/bench/results/predictor.json"))
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
+    command = parser(__doc__, "predictor.json")
+    command.add_argument("--rounds", type=int, default=3)
+    command.add_argument("--seed", type=int, default=1)
+    options = command.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         make_with_layer(Path(folder), options.seed)
         write(

@@ -9,7 +9,6 @@ Then one user chats: the median time to the first token of a turn after the firs
 chat when only full blocks are cached. And eight users, with one new system prompt, begin at the same time:
 the median time to the first token of each, in the same two ways."""
 
-import argparse
 import random
 import tempfile
 import time
@@ -24,6 +23,7 @@ import torch
 import transformers
 
 from gpu_worker.step.runner import Runner
+from ops.bench.command import parser
 from ops.bench.load.workload import Question
 from ops.bench.record import write
 from ops.bench.rig.in_process import InProcess
@@ -231,13 +231,10 @@ def in_turns(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, default=Path("ops/bench/results/recurrent.json"))
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
+    command = parser(__doc__, "recurrent.json")
+    command.add_argument("--rounds", type=int, default=3)
+    command.add_argument("--seed", type=int, default=1)
+    options = command.parse_args()
     kinds = {
         "first token of a turn": (chat, turn_by_turn),
         f"first token of {AT_ONCE} at once": (beginnings, at_once),

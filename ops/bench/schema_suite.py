@@ -8,7 +8,6 @@ A library follows a schema if it is right about each value. It is too narrow if 
 the schema takes, such as an object in another order; too wide if it allows some that the schema refuses.
 """
 
-import argparse
 import importlib
 import json
 from collections import Counter
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple
 
 from transformers import AutoTokenizer
 
+from ops.bench.command import parser
 from ops.bench.record import aligned, write
 from ops.model_directory.grammars import Vocabulary, end_tokens_in
 from ops.model_directory.settings import SHIPPED_MODEL
@@ -98,19 +98,16 @@ def outcome(compiled: Compile, case: Case) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("suite", type=Path, help="folder with the suite's files for one draft")
-    parser.add_argument("--model", type=Path, default=SHIPPED_MODEL, help="directory with its tokenizer")
-    parser.add_argument("--out", type=Path, help="JSON file for the results")
-    options = parser.parse_args()
+    command = parser(__doc__)
+    command.add_argument("suite", type=Path, help="folder with the suite's files for one draft")
+    command.add_argument("--model", type=Path, default=SHIPPED_MODEL, help="directory with its tokenizer")
+    options = command.parse_args()
     libraries = {"llguidance": llguidance(options.model)}
     if find_spec("xgrammar"):
         libraries["xgrammar"] = xgrammar(options.model)
     every = list(cases(options.suite))
     if not every:
-        parser.error(f"{options.suite} has no cases")
+        command.error(f"{options.suite} has no cases")
     found: Mapping[str, Counter[str]] = {
         name: Counter(outcome(compiled, case) for case in every) for name, compiled in libraries.items()
     }

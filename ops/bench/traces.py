@@ -22,7 +22,6 @@ paced       nothing is computed, the worker does everything else (`ops.bench.pac
 Writes ops/bench/results/traces.json. Some five minutes.
 """
 
-import argparse
 import asyncio
 import contextlib
 import os
@@ -38,6 +37,7 @@ from typing import Any, NamedTuple
 import grpc
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from ops.bench.command import parser
 from ops.bench.load.client import CompletionClient
 from ops.bench.load.load import closed_loop
 from ops.bench.load.processes import cpu_seconds, running
@@ -286,16 +286,13 @@ def part_of(comparison: Mapping[str, Any], whole: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rate", type=float, default=0.1, help="part of the requests whose traces are sent")
-    parser.add_argument("--seconds", type=float, default=145.0, help="of loads on each deployment")
-    parser.add_argument("--requests", type=int, default=192, help="of each load")
-    parser.add_argument("--users", type=int, default=32, help="requests at once")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=Path("ops/bench/results/traces.json"))
-    options = parser.parse_args()
+    command = parser(__doc__, "traces.json")
+    command.add_argument("--rate", type=float, default=0.1, help="part of the requests whose traces are sent")
+    command.add_argument("--seconds", type=float, default=145.0, help="of loads on each deployment")
+    command.add_argument("--requests", type=int, default=192, help="of each load")
+    command.add_argument("--users", type=int, default=32, help="requests at once")
+    command.add_argument("--seed", type=int, default=1)
+    options = command.parse_args()
     results = run(options.rate, options.seconds, options.requests, options.users, options.seed)
     write(options.out, "traces", options.seed, results)
     for name, found in results.items():

@@ -7,14 +7,13 @@ core's time, in steps of MS milliseconds that give each of N sequences a token. 
 four processes leaves a snapshot of its metrics in Redis. Writes ops/bench/results/watching.json.
 """
 
-import argparse
 import timeit
 from array import array
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from gateway.upstream.measures import AnswerTimes
 from gateway.upstream.measures import Measures as GatewayMeasures
+from ops.bench.command import parser
 from ops.bench.record import write
 from ops.runtime.metrics import Metrics
 from ops.runtime.metrics_store import WRITE_SECONDS
@@ -95,11 +94,10 @@ def _microseconds(call: Callable[[], object]) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m ops.bench.watching", description=__doc__)
-    parser.add_argument("--rows", type=int, default=32, help="sequences of a step (default: 32)")
-    parser.add_argument("--step-ms", type=float, default=20.0, help="of a step (default: 20)")
-    parser.add_argument("--out", type=Path, default=Path("ops/bench/results/watching.json"))
-    options = parser.parse_args(arguments)
+    command = parser(__doc__, "watching.json")
+    command.add_argument("--rows", type=int, default=32, help="sequences of a step (default: 32)")
+    command.add_argument("--step-ms", type=float, default=20.0, help="of a step (default: 20)")
+    options = command.parse_args(arguments)
     costs = measure(options.rows)
     found = shares(costs, options.rows, options.step_ms)
     results = {

@@ -11,7 +11,6 @@ that of client, server and Redis together.
     flood   256 calls stream at once, each as fast as it can
 """
 
-import argparse
 import os
 import random
 import subprocess
@@ -21,6 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from ops.bench.command import parser
 from ops.bench.record import percentile, write
 from ops.bench.rig.wire_peer import ADDRESS, Answer, Question
 from ops.launcher.redis_server import RedisServer
@@ -166,13 +166,10 @@ def table(results: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, help="JSON file for the results")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
+    command = parser(__doc__)
+    command.add_argument("--rounds", type=int, default=ROUNDS)
+    command.add_argument("--seed", type=int, default=1)
+    options = command.parse_args()
     results = measure(options.rounds, options.seed)
     print(table(results))
     if options.out is not None:

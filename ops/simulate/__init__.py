@@ -1,8 +1,7 @@
 """The simulator: workers and requests in virtual time, with the scheduler's core and a model of costs."""
 
-from pathlib import Path
+from ops.bench.command import RESULTS
 
-RESULTS = Path(__file__).parents[1] / "bench" / "results"
 STEP_COST = RESULTS / "step_cost.json"
 """Measured cost of the shipped model's steps."""
 

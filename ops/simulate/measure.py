@@ -5,7 +5,6 @@
 Some shapes are held back from the fit. The result has the cost's errors for these.
 """
 
-import argparse
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -21,12 +20,12 @@ from gpu_worker.startup.load import load
 from gpu_worker.step.forward import Forward
 from gpu_worker.step.limits import BatchLimits
 from gpu_worker.step.runner import Runner
+from ops.bench.command import parser
 from ops.bench.load.workload import Question
 from ops.bench.record import percentile, write
 from ops.bench.rig.in_process import Engine, InProcess
 from ops.bench.rig.plans import GREEDY, decodes, fits
 from ops.model_directory.settings import SHIPPED_MODEL
-from ops.simulate import STEP_COST
 from ops.simulate.cost import Measured, Shape, fit
 from proto.arrays import pack
 from proto.worker_pb2 import NewSlot, StepPlan, StepResult
@@ -183,11 +182,10 @@ def fitted(steps: list[Measured]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m ops.simulate.measure", description=__doc__)
-    parser.add_argument("--model", type=Path, default=SHIPPED_MODEL, metavar="DIR")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=STEP_COST, metavar="FILE")
-    arguments = parser.parse_args()
+    command = parser(__doc__, "step_cost.json")
+    command.add_argument("--model", type=Path, default=SHIPPED_MODEL, metavar="DIR")
+    command.add_argument("--seed", type=int, default=1)
+    arguments = command.parse_args()
     settings = WorkerSettings(model=arguments.model, kv_memory=1 << 30)
 
     steps = measure(load(settings), SHAPES, arguments.seed)

@@ -4,14 +4,13 @@ python -m ops.simulate.scale                                    writes ops/bench
 python -m ops.simulate.scale --requests 1000000 --rates 15      a million requests, ten minutes or so
 """
 
-import argparse
 import resource
 import time
-from pathlib import Path
 from typing import Any
 
+from ops.bench.command import parser
 from ops.bench.record import aligned, write
-from ops.simulate import RESULTS, STEP_COST
+from ops.simulate import STEP_COST
 from ops.simulate.arrivals import Load
 from ops.simulate.cost import StepCost, load
 from ops.simulate.simulation import Setting, Simulation
@@ -48,14 +47,13 @@ def _rates(text: str) -> tuple[float, ...]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m ops.simulate.scale", description=__doc__)
-    parser.add_argument("--workers", type=int, default=1000, metavar="N")
-    parser.add_argument("--requests", type=int, default=20_000, metavar="N")
-    parser.add_argument(
+    command = parser(__doc__, "simulate_scale.json")
+    command.add_argument("--workers", type=int, default=1000, metavar="N")
+    command.add_argument("--requests", type=int, default=20_000, metavar="N")
+    command.add_argument(
         "--rates", type=_rates, default=RATES, metavar="R,R", help="requests per second and worker"
     )
-    parser.add_argument("--out", type=Path, default=RESULTS / "simulate_scale.json", metavar="FILE")
-    arguments = parser.parse_args()
+    arguments = command.parse_args()
     found = measure(arguments.workers, arguments.requests, arguments.rates, load(STEP_COST))
     write(arguments.out, "simulate-scale", 0, {"runs": found})
     print(aligned([list(found[0]), *([str(value) for value in each.values()] for each in found)]))

@@ -9,7 +9,6 @@ its cores to others for some seconds, in which no step takes the time that it wa
 load is computed several times, and the runs that lost the least count. The result has the medians of these.
 """
 
-import argparse
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -23,13 +22,13 @@ from typing import Any, NamedTuple
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.load import load
 from gpu_worker.step.runner import Runner
+from ops.bench.command import parser
 from ops.bench.load.load import summarize
 from ops.bench.load.workload import Question
 from ops.bench.record import aligned, write
 from ops.bench.rig.in_process import Engine, InProcess
 from ops.bench.rig.stolen import CALM, stolen_share
 from ops.model_directory.settings import SHIPPED_MODEL
-from ops.simulate import RESULTS
 from ops.simulate.arrivals import Load
 from ops.simulate.cost import StepCost, fit
 from ops.simulate.measure import measure
@@ -158,10 +157,9 @@ def _figures(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m ops.simulate.validate", description=__doc__)
-    parser.add_argument("--model", type=Path, default=SHIPPED_MODEL, metavar="DIR")
-    parser.add_argument("--out", type=Path, default=RESULTS / "simulate_validation.json", metavar="FILE")
-    arguments = parser.parse_args()
+    command = parser(__doc__, "simulate_validation.json")
+    command.add_argument("--model", type=Path, default=SHIPPED_MODEL, metavar="DIR")
+    arguments = command.parse_args()
     settings = WorkerSettings(model=arguments.model, kv_memory=1 << 30, max_slots=SETTING.slots)
     runner = load(settings)
     measure(runner, SHAPES, SEED)  # warms up

@@ -6,7 +6,6 @@ two at once (`faults.py`). The exit status is 1 if an answer was lost or changed
 if something was left behind.
 """
 
-import argparse
 import asyncio
 import json
 import random
@@ -20,6 +19,7 @@ from typing import Any
 
 import httpx
 
+from ops.bench.command import parser
 from ops.bench.record import percentile, write
 from ops.bench.robust.faults import KINDS, Fault, drawn
 from ops.bench.robust.rig import REPLICAS, Rig
@@ -176,14 +176,11 @@ async def run(faults: int, seed: int, users: int, lease_seconds: float, director
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--faults", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--users", type=int, default=USERS)
-    parser.add_argument("--out", type=Path, default=Path("ops/bench/results/chaos.json"))
-    options = parser.parse_args()
+    command = parser(__doc__, "chaos.json")
+    command.add_argument("--faults", type=int, default=200)
+    command.add_argument("--seed", type=int, default=1)
+    command.add_argument("--users", type=int, default=USERS)
+    options = command.parse_args()
     with tempfile.TemporaryDirectory(prefix="quire-chaos-") as folder:
         results = asyncio.run(run(options.faults, options.seed, options.users, LEASE_SECONDS, Path(folder)))
     write(options.out, "chaos", options.seed, results)

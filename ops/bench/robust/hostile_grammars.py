@@ -10,19 +10,18 @@ a grammar that is followed counts with all that it causes: its trial, its compil
 prompt and its masks. The requests are written down before the streams begin.
 """
 
-import argparse
 import asyncio
 import json
 import sys
 import time
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import httpx
 import uvloop
 
+from ops.bench.command import parser
 from ops.bench.load.processes import running
 from ops.bench.record import percentile, write
 from ops.bench.robust.bad_grammars import Bad, bad_grammars
@@ -170,12 +169,9 @@ def _slowest(seconds: dict[str, float]) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--out", type=Path, default=Path("ops/bench/results/hostile_grammars.json"))
-    options = parser.parse_args()
+    command = parser(__doc__, "hostile_grammars.json")
+    command.add_argument("--rounds", type=int, default=5)
+    options = command.parse_args()
     with running() as quire:
         results = uvloop.run(measure(quire.url, quire.model, options.rounds))
     write(options.out, "hostile-grammars", 0, results)

@@ -6,7 +6,6 @@ second request asks for two answers, which fork. Workers, schedulers and tokeniz
 exit status is 1 if an answer is not valid, or if a request was not answered.
 """
 
-import argparse
 import asyncio
 import json
 import random
@@ -22,6 +21,7 @@ from typing import Any
 import httpx
 import jsonschema_rs
 
+from ops.bench.command import parser
 from ops.bench.record import write
 from ops.bench.robust.faults import BEHIND, KINDS, Fault
 from ops.bench.robust.json_schemas import FOLLOWED, Schema, drawn, keywords
@@ -153,14 +153,11 @@ async def run(answers: int, kills: int, seed: int, directory: Path) -> dict[str,
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--answers", type=int, default=2000)
-    parser.add_argument("--kills", type=int, default=9)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=Path("ops/bench/results/json_answers.json"))
-    options = parser.parse_args()
+    command = parser(__doc__, "json_answers.json")
+    command.add_argument("--answers", type=int, default=2000)
+    command.add_argument("--kills", type=int, default=9)
+    command.add_argument("--seed", type=int, default=1)
+    options = command.parse_args()
     with tempfile.TemporaryDirectory(prefix="quire-json-") as folder:
         results = asyncio.run(run(options.answers, options.kills, options.seed, Path(folder)))
     write(options.out, "json_answers", options.seed, results)

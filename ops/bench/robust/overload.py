@@ -7,7 +7,6 @@ request has many prompts, because a gateway lets thousands of prompts wait. Mean
 tenant asks for a single answer now and then. The exit status is 1 if a target is missed.
 """
 
-import argparse
 import asyncio
 import contextlib
 import json
@@ -15,7 +14,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -23,6 +21,7 @@ import psutil
 import redis
 import uvloop
 
+from ops.bench.command import parser
 from ops.bench.load.processes import Running, running
 from ops.bench.load.workload import arrivals
 from ops.bench.record import percentile, write
@@ -226,13 +225,10 @@ def _mib(pid: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seconds", type=float, default=20)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=Path("ops/bench/results/overload.json"))
-    options = parser.parse_args()
+    command = parser(__doc__, "overload.json")
+    command.add_argument("--seconds", type=float, default=20)
+    command.add_argument("--seed", type=int, default=1)
+    options = command.parse_args()
     with running() as quire:
         results = uvloop.run(measure(quire, options.seconds, options.seed))
     write(options.out, "overload", options.seed, results)

@@ -6,19 +6,18 @@ the samples after the warm-up, which is the first fifth. What is held is counted
 and after. The exit status is 1 if something grew or was left behind, or if an answer was none.
 """
 
-import argparse
 import asyncio
 import json
 import sys
 import time
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import httpx
 import redis
 
+from ops.bench.command import parser
 from ops.bench.load.processes import Running, running
 from ops.bench.record import write
 from ops.bench.robust.leaks import Held, Memory, held
@@ -138,13 +137,10 @@ def told(outcome: Outcome, seconds: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--minutes", type=float, default=60)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=Path("ops/bench/results/soak.json"))
-    options = parser.parse_args()
+    command = parser(__doc__, "soak.json")
+    command.add_argument("--minutes", type=float, default=60)
+    command.add_argument("--seed", type=int, default=1)
+    options = command.parse_args()
     seconds = options.minutes * 60
     with running() as quire:
         outcome = asyncio.run(soak(quire, seconds, options.seed))
