@@ -79,7 +79,7 @@ class Model:
     def load(cls, settings: WorkerSettings) -> "Model":
         around: list[TimedKernels] = []
 
-        def wrap(kernels: Any) -> TimedKernels:
+        def wrap(kernels: Any) -> Any:
             around.append(TimedKernels(kernels))
             return around[0]
 
