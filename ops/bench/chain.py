@@ -10,14 +10,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from ops.bench.command import parser
 from ops.bench.load.client import CompletionClient
 from ops.bench.load.load import Conversations, closed_loop, summarize
-from ops.bench.load.processes import Running, running
+from ops.bench.load.processes import cpu_seconds, running
 from ops.bench.load.workload import Workload
 from ops.bench.record import percentile, write
+from ops.launcher.deployments import Deployment
 from ops.model_directory.settings import SHIPPED_MODEL
 
 CONCURRENCY = 32
@@ -58,17 +60,17 @@ async def under_load(
     }
 
 
-async def cpu_per_token(deployment: Running, seed: int) -> dict[str, Any]:
+async def cpu_per_token(deployment: Deployment, seed: int) -> dict[str, Any]:
     """`under_load` of `CONCURRENCY` requests at once."""
     client = CompletionClient(deployment.url, deployment.model)
     workload = Workload()
     await closed_loop(client, workload.conversations(CONCURRENCY, seed + 1), CONCURRENCY)  # warm up
     questions = workload.conversations(REQUESTS, seed)
-    found = await under_load(client, deployment.cpu_seconds, questions, CONCURRENCY)
+    found = await under_load(client, partial(cpu_seconds, deployment.pids), questions, CONCURRENCY)
     return found | {"prompt_lengths": workload.prompt_lengths}
 
 
-def first_token(deployment: Running, seed: int) -> dict[str, Any]:
+def first_token(deployment: Deployment, seed: int) -> dict[str, Any]:
     """Time to the first token over HTTP beside the bare step in a process of its own, in turns."""
     client = CompletionClient(deployment.url, deployment.model)
     workload = Workload(prompt_lengths=(FIRST_TOKEN_PROMPT,), output_lengths=(1, 1))

@@ -219,8 +219,7 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 async def computing(settings: Mapping[str, str], users: int) -> AsyncIterator[Target]:
     """A deployment of the shipped model."""
     with running(QUIRE_KV_MEMORY="256MiB", **settings) as deployment:
-        processes = {name: process.pid for name, process in deployment.deployment.processes.items()}
-        yield Target(deployment.url, deployment.model, processes)
+        yield Target(deployment.url, deployment.model, deployment.pids)
 
 
 @contextlib.asynccontextmanager

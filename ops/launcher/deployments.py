@@ -39,6 +39,11 @@ class Deployment:
     stop_seconds: float = 5.0
     """Time that answers under way get to end when the deployment is stopped."""
 
+    @property
+    def pids(self) -> dict[str, int]:
+        """Ids of `processes`."""
+        return {name: process.pid for name, process in self.processes.items()}
+
 
 def state_directory() -> Path:
     """`$XDG_STATE_HOME/quire`, by default `~/.local/state/quire`."""

@@ -7,8 +7,8 @@ import openai
 import psutil
 import pytest
 
-from ops.bench.load.processes import Running, running
-from ops.launcher.deployments import recorded
+from ops.bench.load.processes import running
+from ops.launcher.deployments import Deployment, recorded
 from ops.model_directory.settings import SHIPPED_DRAFT
 from tests.support.asking import Attempt, ask, attempts
 
@@ -20,15 +20,15 @@ QUESTION = {
 }
 
 
-def ranks(quire: Running) -> list[psutil.Process]:
+def ranks(quire: Deployment) -> list[psutil.Process]:
     """The worker's processes, rank 0 first."""
-    processes = next(one for one in recorded() if one.port == quire.deployment.port).processes
+    processes = next(one for one in recorded() if one.port == quire.port).processes
     first = psutil.Process(processes["worker"].pid)
     return [first, *first.children()]
 
 
 async def ask_while_dying(
-    quire: Running, client: openai.AsyncOpenAI, victim: int, attempt: Attempt
+    quire: Deployment, client: openai.AsyncOpenAI, victim: int, attempt: Attempt
 ) -> object:
     """The answer, of a worker whose rank `victim` is killed meanwhile; no rank outlives the other."""
     pair = ranks(quire)
@@ -43,7 +43,7 @@ async def ask_while_dying(
     return await asking
 
 
-async def survive(quire: Running) -> None:
+async def survive(quire: Deployment) -> None:
     async with openai.AsyncOpenAI(base_url=f"{quire.url}/v1", api_key="none", max_retries=0) as client:
         expected = await ask(client, **QUESTION)
         for victim in (1, 0):

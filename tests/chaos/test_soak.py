@@ -14,9 +14,9 @@ from pathlib import Path
 import openai
 import pytest
 
-from ops.bench.load.processes import Running, running
+from ops.bench.load.processes import running
 from ops.bench.robust.soak import soak as mixed_load
-from ops.launcher.deployments import recorded
+from ops.launcher.deployments import Deployment, recorded
 from tests.support.asking import ask
 
 SECONDS = float(os.environ.get("SOAK_SECONDS", "8"))
@@ -57,7 +57,7 @@ def test_nothing_is_left_behind_and_answers_do_not_depend_on_who_dies(
     assert "Traceback" not in logs
 
 
-async def soak(quire: Running) -> None:
+async def soak(quire: Deployment) -> None:
     client = openai.AsyncOpenAI(base_url=f"{quire.url}/v1", api_key="none", max_retries=0)
     expected = [await ask(client, **question) for question in QUESTIONS]
     chance = random.Random(SEED)
@@ -81,9 +81,7 @@ async def soak(quire: Running) -> None:
     async def reaper() -> None:
         while not killed or time.monotonic() < until:
             victims = chance.sample(VICTIMS, chance.choice((1, 1, 2)))
-            killed.extend(
-                [one for one in victims if await asyncio.to_thread(kill, quire.deployment.port, one)]
-            )
+            killed.extend([one for one in victims if await asyncio.to_thread(kill, quire.port, one)])
             # Otherwise the launcher's pauses before it starts a process again would be most of the time.
             progressed.clear()
             while len(progressed) < USERS and time.monotonic() < until:

@@ -22,10 +22,11 @@ from ops.bench.engines.competitor import Competitor, Measured, Server, Terms, se
 from ops.bench.engines.packages import loaded
 from ops.bench.engines.resting import Resting
 from ops.bench.load.client import Answer, CompletionClient
-from ops.bench.load.processes import START_SECONDS, Running, running
+from ops.bench.load.processes import cpu_seconds, running
 from ops.bench.load.workload import Question
 from ops.bench.rig.accounting import Books, continuous_batch
 from ops.bench.serve import model_of
+from ops.launcher.deployments import Deployment
 from ops.launcher.redis_server import free_port
 from scheduler_svc.core.limits import WorkerLimits
 from scheduler_svc.plan_depth import LEAST
@@ -33,6 +34,8 @@ from scheduler_svc.settings import SchedulerSettings
 
 BLOCK_SIZE = 16
 MAX_SLOTS = 64
+START_SECONDS = 180
+"""Time in which a server of another project must offer its model."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class Quire:
     """The whole chain, over HTTP."""
 
     name: str
-    deployment: Running
+    deployment: Deployment
     terms: Terms
 
     def ask(self, questions: Sequence[Question], users: int) -> Measured:
@@ -60,7 +63,7 @@ class Quire:
         return Measured(measured.answers, measured.seconds, books)
 
     def cpu_seconds(self) -> dict[str, float]:
-        return self.deployment.cpu_seconds()
+        return cpu_seconds(self.deployment.pids)
 
 
 @contextmanager

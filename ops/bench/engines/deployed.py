@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from gpu_worker.settings import WorkerSettings
 from ops.bench.load.client import CompletionClient
 from ops.bench.load.load import closed_loop, summarize
-from ops.bench.load.processes import Running, running
+from ops.bench.load.processes import running
 from ops.bench.load.workload import Workload
+from ops.launcher.deployments import Deployment
 
 Pairs = list[tuple[Mapping[str, float], Mapping[str, float]]]
 """Figures with the mechanism and without it, round after round."""
@@ -47,7 +48,7 @@ class Deployed:
                 found.append((with_it, without))
         return found
 
-    def _asked(self, deployment: Running, loads: Sequence[int], seed: int) -> dict[str, float]:
+    def _asked(self, deployment: Deployment, loads: Sequence[int], seed: int) -> dict[str, float]:
         figures: dict[str, float] = {}
         client = CompletionClient(deployment.url, deployment.model)
         for users in loads:

@@ -22,10 +22,11 @@ import redis
 import uvloop
 
 from ops.bench.command import parser
-from ops.bench.load.processes import Running, running
+from ops.bench.load.processes import running
 from ops.bench.load.workload import arrivals
 from ops.bench.record import percentile, write
 from ops.bench.robust.leaks import held
+from ops.launcher.deployments import Deployment
 
 PROMPTS = 16
 """Of a request: it takes as many places."""
@@ -169,15 +170,14 @@ async def _beside(crowd: Crowd, work: Any) -> Load:
     return load
 
 
-async def measure(quire: Running, seconds: float, seed: int) -> dict[str, Any]:
+async def measure(quire: Deployment, seconds: float, seed: int) -> dict[str, Any]:
     """The results of the benchmark."""
-    processes = {name: identity.pid for name, identity in quire.deployment.processes.items()}
-    connection = redis.Redis.from_url(quire.deployment.redis_url, socket_timeout=60)
+    connection = redis.Redis.from_url(quire.redis_url, socket_timeout=60)
 
     async def kept() -> dict[str, float]:
         await asyncio.sleep(IDLE_SECONDS)
-        counts: dict[str, float] = dict(held(processes, connection, quire.deployment.stream_prefix).counts)
-        memory = {f"{name} MiB": _mib(pid) for name, pid in processes.items()}
+        counts: dict[str, float] = dict(held(quire.pids, connection, quire.stream_prefix).counts)
+        memory = {f"{name} MiB": _mib(pid) for name, pid in quire.pids.items()}
         return counts | memory
 
     def connect() -> httpx.AsyncClient:

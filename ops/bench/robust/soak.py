@@ -18,11 +18,11 @@ import httpx
 import redis
 
 from ops.bench.command import parser
-from ops.bench.load.processes import Running, running
+from ops.bench.load.processes import running
 from ops.bench.record import write
 from ops.bench.robust.leaks import Held, Memory, held
 from ops.bench.robust.mixture import Visitor
-from ops.launcher.deployments import logs_directory
+from ops.launcher.deployments import Deployment, logs_directory
 
 USERS = 12
 SAMPLE_SECONDS = 5.0
@@ -54,10 +54,9 @@ class Outcome:
         return self.after.more_than(self.before)
 
 
-async def soak(quire: Running, seconds: float, seed: int, sample_seconds: float = SAMPLE_SECONDS) -> Outcome:
+async def soak(quire: Deployment, seconds: float, seed: int) -> Outcome:
     """Users for `seconds`, after as many requests of each kind as make every process ready."""
-    processes = quire_processes(quire)
-    connection = redis.Redis.from_url(quire.deployment.redis_url, socket_timeout=60)
+    connection = redis.Redis.from_url(quire.redis_url, socket_timeout=60)
     memory, outcomes = Memory(), Counter[str]()
     try:
         await visit(quire, seconds * WARM_UP, seed + 1, Counter())
@@ -65,8 +64,8 @@ async def soak(quire: Running, seconds: float, seed: int, sample_seconds: float 
         begun = time.monotonic()
         visiting = asyncio.ensure_future(visit(quire, seconds, seed, outcomes))
         while not visiting.done():
-            await asyncio.to_thread(memory.sample, processes)
-            await asyncio.wait([visiting], timeout=sample_seconds)
+            await asyncio.to_thread(memory.sample, quire.pids)
+            await asyncio.wait([visiting], timeout=SAMPLE_SECONDS)
         problems = visiting.result()
         assert time.monotonic() - begun >= seconds
         after = await idle(quire, connection)
@@ -80,7 +79,7 @@ async def soak(quire: Running, seconds: float, seed: int, sample_seconds: float 
     return Outcome(outcomes, problems, memory, before, after, logged_errors(quire))
 
 
-async def visit(quire: Running, seconds: float, seed: int, outcomes: Counter[str]) -> list[str]:
+async def visit(quire: Deployment, seconds: float, seed: int, outcomes: Counter[str]) -> list[str]:
     """Let users come for `seconds`; the problems they had."""
     until = time.monotonic() + seconds
     limits = httpx.Limits(max_connections=None)
@@ -90,22 +89,17 @@ async def visit(quire: Running, seconds: float, seed: int, outcomes: Counter[str
     return [problem for one in visitors for problem in one.problems]
 
 
-async def idle(quire: Running, connection: redis.Redis) -> Held:
+async def idle(quire: Deployment, connection: redis.Redis) -> Held:
     """What the deployment holds once nobody has asked for anything for a while."""
     await asyncio.sleep(IDLE_SECONDS)
-    return held(quire_processes(quire), connection, quire.deployment.stream_prefix)
+    return held(quire.pids, connection, quire.stream_prefix)
 
 
-def quire_processes(quire: Running) -> dict[str, int]:
-    """Ids of the deployment's processes, by name."""
-    return {name: identity.pid for name, identity in quire.deployment.processes.items()}
-
-
-def logged_errors(quire: Running) -> list[str]:
+def logged_errors(quire: Deployment) -> list[str]:
     """Lines that a process logged as an error; a block that leaked is one."""
     return [
         f"{path.stem}: {line}"
-        for path in sorted(logs_directory(quire.deployment.port).glob("*.log"))
+        for path in sorted(logs_directory(quire.port).glob("*.log"))
         for line in path.read_text(errors="replace").splitlines()
         if " ERROR " in line or "Traceback (most recent" in line
     ]

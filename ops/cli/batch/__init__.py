@@ -1,6 +1,8 @@
 """`quire batch`: the requests of a file, answered into another one; `ops.cli.batch.asking` asks them."""
 
 import argparse
+import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +45,12 @@ def add_to(subcommands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from ops.cli.batch.asking import answer_file  # its libraries are for this command alone
-    from ops.cli.batch.own import deployment
+    from ops.launcher.specs import own_code
+    from ops.launcher.temporary import temporary_deployment
 
     running = any(found.launcher.alive() for found in recorded())
     if (arguments.url or running) and not arguments.model:
         return answer_file(arguments.input, arguments.output, gateway_url(arguments.url), arguments.at_once)
-    with deployment(arguments.model) as url:
-        return answer_file(arguments.input, arguments.output, url, arguments.at_once)
+    model = ["--model", arguments.model] if arguments.model else []
+    with temporary_deployment(model, own_code(), partial(print, file=sys.stderr)) as own:
+        return answer_file(arguments.input, arguments.output, own.url, arguments.at_once)
