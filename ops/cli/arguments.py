@@ -1,6 +1,16 @@
-"""Kinds of arguments that several commands take."""
+"""Commands, and kinds of arguments that several of them take."""
 
 import argparse
+from typing import Any
+
+
+def add_command(subcommands: Any, name: str, help: str, description: str) -> argparse.ArgumentParser:
+    """Add a command. Its description is shown as it is, line breaks included."""
+    form = argparse.RawDescriptionHelpFormatter
+    added: argparse.ArgumentParser = subcommands.add_parser(
+        name, help=help, description=description, formatter_class=form
+    )
+    return added
 
 
 def positive(text: str) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, get_args
 
+from ops.cli.arguments import add_command
 from ops.launcher.deployments import Deployment, recorded
 from ops.launcher.kept_keys import keep
 from ops.runtime.api_keys import NAME, Key, Right, digest_of, new_secret
@@ -49,12 +50,7 @@ class _Place:
 
 
 def add_to(subcommands: Any) -> None:
-    keys = subcommands.add_parser(
-        "keys",
-        help="give out and revoke API keys",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    keys = add_command(subcommands, "keys", "give out and revoke API keys", _DESCRIPTION)
     _add_port(keys, None)
     actions = keys.add_subparsers(title="actions", metavar="ACTION", required=True)
     add = actions.add_parser("add", help="make a key and show it")

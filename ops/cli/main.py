@@ -39,7 +39,6 @@ TOOLS = ("bench", "simulate")
 """Commands that measure. What is installed from a wheel does not have them."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """What writing to a disk without room ends with."""
-Subcommands = Any  # argparse's own type for it is private
 
 
 class _Version(argparse.Action):

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ops.cli.arguments import add_command
 from ops.cli.output import silence
 from ops.model_directory.hub import fetched
 from ops.runtime.errors import StartError
@@ -23,12 +24,7 @@ worker computes it; QUIRE_DEVICE, QUIRE_DTYPE and the worker's other settings ho
 
 
 def add_to(subcommands: Any) -> None:
-    command = subcommands.add_parser(
-        "quantize",
-        help="write a copy of a model in 4 or 8 bits",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    command = add_command(subcommands, "quantize", "write a copy of a model in 4 or 8 bits", _DESCRIPTION)
     command.add_argument("source", type=Path, metavar="IN", help="directory or id")
     command.add_argument("target", type=Path, metavar="OUT", help="directory, which does not exist yet")
     command.add_argument("--to", choices=KINDS, required=True, help="type of the weights")

@@ -1,6 +1,5 @@
 """`quire record`: have the schedulers of this machine write down the last minutes."""
 
-import argparse
 import asyncio
 import os
 import signal
@@ -12,6 +11,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
+from ops.cli.arguments import add_command
 from ops.launcher.deployments import recorded
 from ops.launcher.leases import Leases
 from ops.runtime.address import without_password
@@ -31,11 +31,8 @@ LOOK_SECONDS = 0.1
 
 
 def add_to(subcommands: Any) -> None:
-    command = subcommands.add_parser(
-        "record",
-        help="write down what was planned and computed in the last minutes",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    command = add_command(
+        subcommands, "record", "write down what was planned and computed in the last minutes", _DESCRIPTION
     )
     command.set_defaults(run=lambda arguments: asyncio.run(run()))
 

@@ -6,6 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ops.cli.arguments import add_command
+
 _DESCRIPTION = """\
 Carry out again what `quire record`, or a step that failed, has left behind, and stop at the first
 difference. The scheduler's core is told what it was told and must make the same plans. With --worker a
@@ -17,11 +19,8 @@ Exit status: 0 if all is the same, 1 at a difference, 2 if the file cannot be re
 
 
 def add_to(subcommands: Any) -> None:
-    command = subcommands.add_parser(
-        "replay",
-        help="carry out a recording again, to the first difference",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    command = add_command(
+        subcommands, "replay", "carry out a recording again, to the first difference", _DESCRIPTION
     )
     command.add_argument("file", type=Path, metavar="FILE", help="a recording")
     command.add_argument("--worker", action="store_true", help="against a worker, too")

@@ -1,6 +1,5 @@
 """`quire status`: what runs, and how it is."""
 
-import argparse
 import asyncio
 import json
 import sys
@@ -10,6 +9,7 @@ from typing import Any
 
 import httpx
 
+from ops.cli.arguments import add_command
 from ops.cli.load import Load, in_words, load_of
 from ops.launcher.deployments import Deployment, recorded
 from ops.launcher.leases import Leases
@@ -56,12 +56,7 @@ class Shown:
 
 
 def add_to(subcommands: Any) -> None:
-    status = subcommands.add_parser(
-        "status",
-        help="show what runs",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    status = add_command(subcommands, "status", "show what runs", _DESCRIPTION)
     status.add_argument("--json", action="store_true", help="for programs: a list of deployments")
     status.set_defaults(run=lambda arguments: asyncio.run(run(arguments.json)))
 

@@ -3,6 +3,7 @@
 import argparse
 from typing import Any
 
+from ops.cli.arguments import add_command
 from ops.launcher.deployments import recorded
 
 _DESCRIPTION = """\
@@ -13,12 +14,7 @@ OPENAI_API_KEY.
 
 
 def add_to(subcommands: Any) -> None:
-    chat = subcommands.add_parser(
-        "chat",
-        help="talk to the model in the terminal",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    chat = add_command(subcommands, "chat", "talk to the model in the terminal", _DESCRIPTION)
     chat.add_argument("--url", help="the gateway (default: the running one, else http://127.0.0.1:8000)")
     chat.add_argument("--model", help="name of the model (default: the first that is offered)")
     chat.set_defaults(run=run)

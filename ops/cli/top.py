@@ -3,6 +3,7 @@
 import argparse
 from typing import Any
 
+from ops.cli.arguments import add_command
 from ops.cli.talk import gateway_url
 
 _DESCRIPTION = """\
@@ -16,12 +17,7 @@ Ctrl-C ends it. Where the output is no terminal, or with --once, it shows how th
 
 
 def add_to(subcommands: Any) -> None:
-    top = subcommands.add_parser(
-        "top",
-        help="show what goes on inside, live",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    top = add_command(subcommands, "top", "show what goes on inside, live", _DESCRIPTION)
     top.add_argument("--url", help="the gateway (default: the running one, else http://127.0.0.1:8000)")
     top.add_argument("--once", action="store_true", help="show how things are, and end")
     top.set_defaults(run=run)

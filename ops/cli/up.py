@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from ops.cli.arguments import positive
+from ops.cli.arguments import add_command, positive
 from ops.cli.output import silence
 from ops.launcher.deployments import logs_directory
 from ops.launcher.detach import in_background
@@ -40,12 +40,7 @@ of the environment are passed on to the services; docs/operate.md lists them.
 
 
 def add_to(subcommands: Any) -> None:
-    up = subcommands.add_parser(
-        "up",
-        help="start everything and serve a model",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    up = add_command(subcommands, "up", "start everything and serve a model", _DESCRIPTION)
     up.add_argument(
         "--model",
         action="append",

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ops.cli.arguments import positive
+from ops.cli.arguments import add_command, positive
 from ops.cli.talk import gateway_url
 from ops.launcher.deployments import recorded
 
@@ -26,12 +26,7 @@ Exit status: 0 if all requests were answered, 1 if some have failed.
 
 
 def add_to(subcommands: Any) -> None:
-    batch = subcommands.add_parser(
-        "batch",
-        help="answer the requests of a file",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    batch = add_command(subcommands, "batch", "answer the requests of a file", _DESCRIPTION)
     batch.add_argument("input", type=Path, metavar="IN", help="requests, one a line")
     batch.add_argument("output", type=Path, metavar="OUT", help="results; others are added to its end")
     where = batch.add_mutually_exclusive_group()

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ops.cli.arguments import numbers, positive, span
+from ops.cli.arguments import add_command, numbers, positive, span
 from ops.cli.tools import bench_compare, bench_mechanisms, bench_step
 
 _DESCRIPTION = """\
@@ -24,12 +24,7 @@ token, ITL between tokens, E2E to the end. An API key, where one is needed, is t
 def add_to(subcommands: Any) -> None:
     bench = subcommands.add_parser("bench", help="measure a server")
     kinds = bench.add_subparsers(title="what", metavar="WHAT", required=True)
-    serve = kinds.add_parser(
-        "serve",
-        help="a server under load",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    serve = add_command(kinds, "serve", "a server under load", _DESCRIPTION)
     serve.add_argument("--url", help="the server (default: the running deployment)")
     serve.add_argument("--model", help="name of the model (default: the first that is offered)")
     serve.add_argument(

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ops.cli.arguments import numbers, positive, span
+from ops.cli.arguments import add_command, numbers, positive, span
 from ops.model_directory.hub import HubError, fetched
 from ops.model_directory.settings import SHIPPED_MODEL
 
@@ -26,12 +26,7 @@ figures mean. A shape is a model with random weights, made when it is first aske
 
 
 def add_to(kinds: Any) -> None:
-    compare = kinds.add_parser(
-        "compare",
-        help="Quire beside other engines, in turns",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    compare = add_command(kinds, "compare", "Quire beside other engines, in turns", _DESCRIPTION)
     model = compare.add_mutually_exclusive_group()
     model.add_argument("--shape", choices=("135m", "1.1b"), help="a model of this shape, with random weights")
     model.add_argument("--model", type=Path, metavar="MODEL", help="directory or id (the shipped model)")

@@ -4,7 +4,7 @@ import argparse
 import sys
 from typing import Any
 
-from ops.cli.arguments import positive
+from ops.cli.arguments import add_command, positive
 from ops.cli.tools.bench_step import add_model_to, worker_settings
 from ops.model_directory.hub import HubError
 
@@ -20,12 +20,7 @@ STEP_TOKENS = 2304
 
 
 def add_to(kinds: Any) -> None:
-    mechanisms = kinds.add_parser(
-        "mechanisms",
-        help="each mechanism on and off",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    mechanisms = add_command(kinds, "mechanisms", "each mechanism on and off", _DESCRIPTION)
     add_model_to(mechanisms)
     mechanisms.add_argument(
         "--only", action="append", default=[], metavar="NAME", help="this one; can be given several times"

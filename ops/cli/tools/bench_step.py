@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ops.cli.arguments import numbers, positive
+from ops.cli.arguments import add_command, numbers, positive
 from ops.model_directory.hub import HubError
 from ops.model_directory.settings import SHIPPED_MODEL
 
@@ -23,12 +23,7 @@ processes costs beside the same engine in one process.
 
 
 def add_to(kinds: Any) -> None:
-    step = kinds.add_parser(
-        "step",
-        help="one step, by part",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    step = add_command(kinds, "step", "one step, by part", _DESCRIPTION)
     add_model_to(step)
     step.add_argument(
         "--in-process", action="store_true", help="compare the chain of processes with the engine in one"

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ops.cli.arguments import numbers, positive, span
+from ops.cli.arguments import add_command, numbers, positive, span
 from ops.simulate import STEP_COST, SWAP_US
 from ops.simulate.arrivals import KINDS, Load
 from ops.simulate.trace import Arrival, read
@@ -30,11 +30,8 @@ tenants; in time are answers that ended within their request's timeout.
 
 
 def add_to(subcommands: Any) -> None:
-    simulate = subcommands.add_parser(
-        "simulate",
-        help="a load on any number of workers, under virtual time",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    simulate = add_command(
+        subcommands, "simulate", "a load on any number of workers, under virtual time", _DESCRIPTION
     )
     load = simulate.add_argument_group("load")
     load.add_argument("--trace", type=Path, metavar="FILE", help="requests of a .jsonl or .csv file")
