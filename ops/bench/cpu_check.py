@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
@@ -131,20 +131,27 @@ def _check(out: Path, deadline: float, others: Sequence[str]) -> int:
     return 1 if results["wrong"] else 0
 
 
+def _python(
+    command: Sequence[str], environment: Mapping[str, str], deadline: float, check: bool = True
+) -> "subprocess.CompletedProcess[str]":
+    """Run a module of Python, with its arguments, until the deadline or for a minute."""
+    return subprocess.run(
+        [sys.executable, "-m", *command],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=check,
+        timeout=max(60, deadline - time.monotonic()),
+    )
+
+
 def _tests(results: dict[str, Any], deadline: float) -> None:
     """The kernels' own tests, over every instruction set."""
     if not Path(TESTS).is_dir():
         results["left out"].append("tests: this is no checkout")
         return
-    command = [sys.executable, "-m", "pytest", "-q", "-n", str(min(4, os.cpu_count() or 1)), TESTS]
-    done = subprocess.run(
-        command,
-        env=os.environ | {"TEST_KERNELS": "all"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=max(60, deadline - time.monotonic()),
-    )
+    command = ("pytest", "-q", "-n", str(min(4, os.cpu_count() or 1)), TESTS)
+    done = _python(command, os.environ | {"TEST_KERNELS": "all"}, deadline, check=False)
     results["tests"] = done.stdout.strip().splitlines()[-1:]
     failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
     if done.returncode:
@@ -153,29 +160,14 @@ def _tests(results: dict[str, Any], deadline: float) -> None:
 
 def _steps(found: dict[str, Any], name: str, form: str, deadline: float) -> None:
     """Steps beside floors whose matrix rate is PyTorch's, held to the instruction set."""
-    command = [sys.executable, "-m", "ops.bench.cpu_check", ".", "--one", name, form]
-    done = subprocess.run(
-        command,
-        env=_held_to(name),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=max(60, deadline - time.monotonic()),
-    )
+    command = ("ops.bench.cpu_check", ".", "--one", name, form)
+    done = _python(command, _held_to(name), deadline)
     found.setdefault(form, {})[name] = json.loads(done.stdout)
 
 
 def _kernels(found: dict[str, Any], name: str, deadline: float) -> None:
     """Products and attention, in a process in which PyTorch is held to the instruction set, too."""
-    command = [sys.executable, "-m", "ops.bench.cpu_check", ".", "--kernels", name]
-    done = subprocess.run(
-        command,
-        env=_held_to(name),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=max(60, deadline - time.monotonic()),
-    )
+    done = _python(("ops.bench.cpu_check", ".", "--kernels", name), _held_to(name), deadline)
     found[name] = json.loads(done.stdout)
 
 
@@ -199,20 +191,13 @@ def _answers(found: dict[str, Any], name: str, others: Sequence[str], deadline: 
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "compare.json"
             command = (
-                *(sys.executable, "-m", "ops.cli.main", "bench", "compare", "--dtype", dtype),
+                *("ops.cli.main", "bench", "compare", "--dtype", dtype),
                 *("--concurrency", USERS, "--requests", "4", "--rounds", "2", "--seed", str(SEED)),
                 *(("--shape", model) if model else ()),
                 *(argument for other in others if model for argument in ("--start", other)),
                 *("--out", str(out), "--plots", folder),
             )
-            subprocess.run(
-                command,
-                env=environment,
-                capture_output=True,
-                text=True,
-                check=True,
-                timeout=max(60, deadline - time.monotonic()),
-            )
+            _python(command, environment, deadline)
             results = record.read(out).results
         found.setdefault(name, {})[model or "shipped"] = {
             "dtype": dtype,
