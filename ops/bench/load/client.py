@@ -37,11 +37,10 @@ class Answer:
 class CompletionClient:
     """Sends questions to `url`, each over a connection of its own."""
 
-    def __init__(self, url: str, model: str, greedy: bool = True) -> None:
+    def __init__(self, url: str, model: str) -> None:
         parts = urlsplit(url)
         self.host, self.port = parts.hostname or "127.0.0.1", parts.port or 80
         self.model = model
-        self.temperature = 0.0 if greedy else 1.0
 
     async def ask(self, question: Question, timeout: float = 600.0) -> Answer:
         """The answer; what goes wrong is in its `error`."""
@@ -71,7 +70,7 @@ class CompletionClient:
                 "model": self.model,
                 "prompt": question.prompt,
                 "max_tokens": question.max_tokens,
-                "temperature": self.temperature,
+                "temperature": 0.0,
                 "top_p": 1,  # given, because a model may have a default of its own
                 "ignore_eos": True,
                 "stream": True,

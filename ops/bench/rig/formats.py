@@ -131,26 +131,26 @@ _NAMES = {
 """llama.cpp's names of tensors."""
 
 
-def made_in(form: str, shape: str, seed: int = 0, folder: Path | None = None) -> Path:
+def made_in(form: str, shape: str, folder: Path | None = None) -> Path:
     """The directory, or the GGUF file, of a model of this shape in this format, in `folder` (default: the
     user's cache). `bfloat16` is not quantized. The model is written first if it is not there."""
     if form == "bfloat16":
-        return made(shape, seed, folder)
+        return made(shape, folder=folder)
     base, name = folder or cache_folder(), f"{shape}-{form}"
     if form in GGUFS:
         if not (file := base / f"{name}.gguf").exists():
-            write_gguf(SHAPES[shape], form, file, seed)
+            write_gguf(SHAPES[shape], form, file)
         return file
     if not (base / name / "config.json").exists():
-        write(SHAPES[shape], form, base / name, seed)
+        write(SHAPES[shape], form, base / name)
     return base / name
 
 
-def write(shape: Shape, form: str, directory: Path, seed: int = 0) -> None:
+def write(shape: Shape, form: str, directory: Path) -> None:
     """Write a model with random quantized weights of products. Embeddings, norms and head are bfloat16.
     config.json comes last, so a directory with it has a complete model."""
     directory.mkdir(parents=True, exist_ok=True)
-    chance, written = default_rng(seed), dict[str, Tensor]()
+    chance, written = default_rng(0), dict[str, Tensor]()
     for name, sizes in tensors(shape):
         if name.endswith("_proj.weight"):
             out, inputs = sizes
@@ -167,7 +167,7 @@ def write(shape: Shape, form: str, directory: Path, seed: int = 0) -> None:
     (directory / "config.json").write_text(json.dumps(values, indent=2) + "\n")
 
 
-def write_gguf(shape: Shape, form: str, path: Path, seed: int = 0) -> None:
+def write_gguf(shape: Shape, form: str, path: Path) -> None:
     """Write a GGUF file (github.com/ggml-org/ggml/blob/master/docs/gguf.md) of this shape: a header, then the
     tensors, each at a multiple of 32 bytes."""
     values = _values(shape)
@@ -180,7 +180,7 @@ def write_gguf(shape: Shape, form: str, path: Path, seed: int = 0) -> None:
         number, weights, octets = BLOCKS[kind][:3] if kind else (0, 1, 4)
         header += struct.pack("<IQ", number, start)
         start += -(-torch.Size(sizes).numel() // weights * octets // 32) * 32
-    chance, part = default_rng(seed), path.with_name(path.name + ".part")
+    chance, part = default_rng(0), path.with_name(path.name + ".part")
     path.parent.mkdir(parents=True, exist_ok=True)
     with part.open("wb") as file:
         file.write(header + bytes(-len(header) % 32))

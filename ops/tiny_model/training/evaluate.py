@@ -54,10 +54,10 @@ PROMPTS = (
 )
 
 
-def held_out_ids(tokenizer: Any, name: str, limit: int | None = None) -> list[list[int]]:
-    """Token ids of the first `limit` documents of a held-out set (all of them by default)."""
+def held_out_ids(tokenizer: Any, name: str) -> list[list[int]]:
+    """Token ids of the documents of a held-out set."""
     sort, count = SETS[name]
-    chosen = itertools.islice(documents(HELD_OUT_SEED, held_out=True, sort=sort), limit or count)
+    chosen = itertools.islice(documents(HELD_OUT_SEED, held_out=True, sort=sort), count)
     longest = tokenizer.model_max_length
     return [tokenizer(render(doc), add_special_tokens=False)["input_ids"][:longest] for doc in chosen]
 
