@@ -3,6 +3,7 @@
 It takes real text: drawn tokens are followed by what no small model guesses.
 """
 
+from array import array
 from collections.abc import Callable, Mapping
 from functools import cache
 
@@ -51,9 +52,9 @@ def predicted(tried: bool) -> Callable[[Runner, int], Mapping[str, float]]:
         told = InProcess(_shipped("off"), shares=False)
         first = told.ask(question)
         told.run()
-        given = [token + (place % 20 == 19) for place, token in enumerate(first.tokens[0])] if tried else []
+        given = array("i", [token + (place % 20 == 19) for place, token in enumerate(first.tokens[0])])
         engine = InProcess(_shipped("off"), shares=False, speculation="ngram" if tried else "off")
-        again = engine.ask(question, predicted=given)
+        again = engine.ask(question, predicted=given if tried else None)
         engine.run()
         assert again.tokens == first.tokens
         seconds = again.answer.ended - again.answer.chunks[0]

@@ -24,6 +24,7 @@ from ops.bench.perplexity import perplexity, runner_of
 from ops.bench.record import percentile
 from ops.bench.rig.accounting import needed, tokens
 from ops.bench.rig.in_process import InProcess, gaps
+from scheduler_svc.core.beam_search import BeamSearch
 
 Figures = Mapping[str, float]
 Run = Callable[[Runner, int], Figures]
@@ -105,7 +106,7 @@ def _samples(together: bool, beams: int = 0) -> Run:
     def run(runner: Runner, seed: int) -> Figures:
         engine = InProcess(runner, shares=together)
         question = Workload(prompt_lengths=(505,), output_lengths=(32, 32)).conversations(1, seed)[0][0]
-        one = [engine.ask(question, n=4, beams=beams)] if together else []
+        one = [engine.ask(question, n=4, beams=BeamSearch(beams) if beams else None)] if together else []
         asked = one or [engine.ask(question) for _ in range(4)]
         engine.run()
         begun = min(each.answer.sent for each in asked)

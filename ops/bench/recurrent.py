@@ -146,7 +146,7 @@ def chat(runner: Runner, seed: int) -> list[Question]:
     text = message(chance, SYSTEM)
     for _ in range(TURNS):
         text = [*text, *message(chance, TURN), 1, 2, 3]
-        answered = engine.ask(Question(text, TURN), stops=STOPS)
+        answered = engine.ask(Question(text, TURN), stop_token_ids=STOPS)
         engine.run()
         (answer,) = answered.tokens
         asked.append(Question(text, len(answer)))
@@ -167,7 +167,7 @@ def turn_by_turn(runner: Runner, questions: list[Question], stops: frozenset[int
     """Milliseconds to the first token of each turn after the first."""
     engine, found = InProcess(runner), list[float]()
     for question in questions:
-        asked = engine.ask(question, stops=stops)
+        asked = engine.ask(question, stop_token_ids=stops)
         engine.run()
         found.append(1000 * (asked.answer.chunks[0] - asked.answer.sent))
     return found[1:]
@@ -176,7 +176,7 @@ def turn_by_turn(runner: Runner, questions: list[Question], stops: frozenset[int
 def at_once(runner: Runner, questions: list[Question], stops: frozenset[int]) -> list[float]:
     """Milliseconds to the first token of each question, if all are asked at the same time."""
     engine = InProcess(runner)
-    asked = [engine.ask(question, stops=stops).answer for question in questions]
+    asked = [engine.ask(question, stop_token_ids=stops).answer for question in questions]
     engine.run()
     return [1000 * (answer.chunks[0] - answer.sent) for answer in asked]
 

@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from gpu_worker.memory.host import HostOffer
 from gpu_worker.step.runner import Runner
@@ -21,7 +22,6 @@ from ops.bench.rig.accounting import Tally, tokens
 from ops.bench.rig.plans import GREEDY
 from proto.sampling_pb2 import Grammar
 from proto.worker_pb2 import StepPlan, StepResult
-from scheduler_svc.core.beam_search import BeamSearch
 from scheduler_svc.core.fleet import Fleet
 from scheduler_svc.core.limits import WorkerLimits
 from scheduler_svc.core.plan import StepPlan as PlannedStep
@@ -119,22 +119,16 @@ class InProcess:
         return self._tally
 
     def ask(
-        self,
-        question: Question,
-        n: int = 1,
-        tenant: str = "",
-        rolling: bool = False,
-        beams: int = 0,
-        grammar: Grammar | None = None,
-        stops: frozenset[int] = frozenset(),
-        predicted: Sequence[int] = (),
+        self, question: Question, n: int = 1, grammar: Grammar | None = None, **fields: Any
     ) -> TrackedRequest:
         """Submit a request, which `run` answers. Raises `ValueError` if it can never be served.
 
-        `n`: number of answers. `rolling`: whether the context rolls. `beams`: width of a beam search; 0: no
-        beam search. `grammar`: of the answer, which its end tokens end; None: none. `stops`: end tokens,
-        without a grammar. `predicted`: tokens that the answer is expected to be like.
+        `n`: number of answers. `grammar`: of the answer, which its end tokens end. `fields`: others of
+        `Request`.
         """
+        if grammar is not None:
+            ends = frozenset(grammar.end_tokens)
+            fields |= {"grammar": grammar.SerializeToString(), "stop_token_ids": ends}
         asked = TrackedRequest(question, Answer(sent=time.perf_counter()), [[] for _ in range(n)])
         number = len(self._asked)
         request = Request(
@@ -142,14 +136,9 @@ class InProcess:
             array("i", tokens(question)),
             question.max_tokens,
             n=n,
-            beams=BeamSearch(beams) if beams else None,
             salt="" if self._shares else str(number),
-            tenant=tenant,
-            predicted=array("i", predicted) if predicted else None,
-            rolling=rolling,
             sampling=GREEDY,
-            grammar=grammar.SerializeToString() if grammar else b"",
-            stop_token_ids=frozenset(grammar.end_tokens) if grammar else stops,
+            **fields,
         )
         group, outcome = self._fleet.accept(request)
         if outcome.failed:
