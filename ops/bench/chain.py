@@ -18,7 +18,7 @@ from ops.bench.load.client import CompletionClient
 from ops.bench.load.load import Conversations, closed_loop, summarize
 from ops.bench.load.processes import cpu_seconds, running
 from ops.bench.load.workload import Workload
-from ops.bench.record import percentile, write
+from ops.bench.record import percentile, percentiles, write
 from ops.launcher.deployments import Deployment
 from ops.model_directory.settings import SHIPPED_MODEL
 
@@ -101,14 +101,10 @@ def first_token(deployment: Deployment, seed: int) -> dict[str, Any]:
     return {
         "prompt_tokens": FIRST_TOKEN_PROMPT,
         "asked": len(chain),
-        "chain_ms": _percentiles(chain),
-        "bare_step_ms": _percentiles(bare),
+        "chain_ms": percentiles(chain, (10, 50, 90), 3),
+        "bare_step_ms": percentiles(bare, (10, 50, 90), 3),
         "above_bare_step_p50_ms": round(percentile(chain, 0.5) - percentile(bare, 0.5), 3),
     }
-
-
-def _percentiles(values: list[float]) -> dict[str, float]:
-    return {f"p{share}": round(percentile(values, share / 100), 3) for share in (10, 50, 90)}
 
 
 def main() -> None:

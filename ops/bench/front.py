@@ -9,11 +9,8 @@ token; and what a request costs them whose answer is one token, alone and with 6
 
 import asyncio
 import json
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -26,11 +23,11 @@ from ops.bench.load.client import CompletionClient
 from ops.bench.load.load import closed_loop
 from ops.bench.load.processes import cpu_seconds
 from ops.bench.load.workload import Workload
+from ops.bench.long_contexts import stretched
 from ops.bench.paced import deployed, process_ids
 from ops.bench.record import percentile, write
 from ops.bench.robust.hostile_grammars import Streams
 from ops.launcher.served import Served
-from ops.model_directory.settings import SHIPPED_MODEL
 
 FRONT = ("gateway", "tokenizer")
 AT_ONCE = 64
@@ -114,19 +111,6 @@ def _memory(processes: Mapping[str, int]) -> dict[str, float]:
     """Memory that only these processes have, in MB."""
     used = {name: psutil.Process(processes[name]).memory_full_info().uss for name in FRONT}
     return {name: round(size / 1e6, 1) for name, size in used.items()}
-
-
-@contextmanager
-def stretched(context: int) -> Iterator[Path]:
-    """The shipped model with a longer context: its worker computes nothing here."""
-    with tempfile.TemporaryDirectory() as name:
-        for file in SHIPPED_MODEL.iterdir():
-            (Path(name) / file.name).symlink_to(file)
-        (Path(name) / "config.json").unlink()
-        config = json.loads((SHIPPED_MODEL / "config.json").read_text())
-        changed = json.dumps(config | {"max_position_embeddings": context})
-        (Path(name) / "config.json").write_text(changed)
-        yield Path(name)
 
 
 async def beside_long_prompts(tokens: int = PROMPT_TOKENS, prompts: int = PROMPTS) -> dict[str, Any]:

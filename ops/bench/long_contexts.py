@@ -36,9 +36,11 @@ def stretched(context: int) -> Iterator[Path]:
     """The shipped model, with `context` positions in its configuration: its weights were trained on fewer."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
+        for file in SHIPPED_MODEL.iterdir():
+            if file.name != "config.json":
+                (directory / file.name).symlink_to(file)
         config = json.loads((SHIPPED_MODEL / "config.json").read_text())
         (directory / "config.json").write_text(json.dumps(config | {"max_position_embeddings": context}))
-        (directory / "model.safetensors").symlink_to(SHIPPED_MODEL / "model.safetensors")
         yield directory
 
 

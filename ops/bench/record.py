@@ -4,7 +4,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -151,10 +151,15 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def percentile(values: list[float], share: float) -> float:
+def percentile(values: Sequence[float], share: float) -> float:
     """The value below which `share` (0 to 1) of `values` lie, interpolated between neighbours."""
     ordered = sorted(values)
     place = share * (len(ordered) - 1)
     low = int(place)
     high = min(low + 1, len(ordered) - 1)
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+def percentiles(values: Sequence[float], shares: Iterable[float], digits: int) -> dict[str, float]:
+    """The percentiles by their names, such as `p99`, rounded. `shares`: from 0 to 100."""
+    return {f"p{share:g}": round(percentile(values, share / 100), digits) for share in shares}

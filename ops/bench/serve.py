@@ -1,13 +1,16 @@
 """One server under load: what `quire bench serve` does."""
 
 import asyncio
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
+import rich.progress
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 
 from ops.bench.load.client import CompletionClient
 from ops.bench.load.load import Bound, Progress, Summary, closed_loop, open_loop, summarize
@@ -52,8 +55,8 @@ def _closed(client: CompletionClient, load: Load, users: int) -> tuple[str, Summ
     # Other prompts in every loop: none is in a cache because an earlier loop asked for it.
     conversations = load.workload.conversations(load.requests, load.seed * 10_000 + users)
     name = f"{users} at once"
-    progress = _bar(name, sum(map(len, conversations)))
-    answers, seconds = asyncio.run(closed_loop(client, conversations, users, progress))
+    with _bar(name, sum(map(len, conversations))) as progress:
+        answers, seconds = asyncio.run(closed_loop(client, conversations, users, progress))
     return name, summarize(answers, seconds, load.bound)
 
 
@@ -66,8 +69,8 @@ def _open(client: CompletionClient, load: Load) -> tuple[str, Summary]:
         conversations = load.workload.conversations(load.requests, load.seed)
         times = list(arrivals(load.requests, load.rate, load.seed))
         name = f"{load.rate:g} a second"
-    progress = _bar(name, sum(map(len, conversations)))
-    answers, seconds = asyncio.run(open_loop(client, conversations, times, progress))
+    with _bar(name, sum(map(len, conversations))) as progress:
+        answers, seconds = asyncio.run(open_loop(client, conversations, times, progress))
     return name, summarize(answers, seconds, load.bound)
 
 
@@ -108,19 +111,11 @@ def table(summaries: Sequence[tuple[str, Summary]]) -> str:
     return aligned(rows)
 
 
-def _bar(name: str, total: int) -> Progress:
+@contextmanager
+def _bar(name: str, total: int) -> Iterator[Progress]:
     """A progress bar on a terminal's standard error; nothing elsewhere."""
-    if not sys.stderr.isatty():
-        return lambda _: None
-
-    def show(done: int) -> None:
-        filled = 30 * done // total
-        end = "\n" if done == total else ""
-        print(
-            f"\r{name:>14} [{'#' * filled}{'.' * (30 - filled)}] {done}/{total}",
-            end=end,
-            file=sys.stderr,
-            flush=True,
-        )
-
-    return show
+    columns = TextColumn("{task.description:>14}"), BarColumn(), MofNCompleteColumn()
+    console = Console(stderr=True)
+    with rich.progress.Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task(name, total=total)
+        yield lambda done: bar.update(task, completed=done)

@@ -16,11 +16,11 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 from ops.bench.command import parser
+from ops.bench.load.processes import cpu_seconds
 from ops.bench.record import percentile, write
 from ops.bench.rig.wire_peer import ADDRESS, Answer, Question
 from ops.launcher.redis_server import RedisServer
@@ -75,9 +75,9 @@ class Transport:
         assert redis.process is not None
         self.server = Peer("server", name, redis.url)
         self.client = Peer("client", name, redis.url if name == "redis" else self.server.ready)
-        self._pids = [self.server.process.pid, self.client.process.pid]
+        self._pids = {"server": self.server.process.pid, "client": self.client.process.pid}
         if name == "redis":
-            self._pids.append(redis.process.pid)
+            self._pids["redis"] = redis.process.pid
 
     def unary(self, payload: bytes) -> dict[str, float]:
         """Latency, and CPU time of a call."""
@@ -95,19 +95,13 @@ class Transport:
         }
 
     def _measure(self, question: Question) -> tuple[Answer, float]:
-        before = sum(map(cpu_seconds, self._pids))
+        before = sum(cpu_seconds(self._pids).values())
         answer = self.client.ask(question)
-        return answer, sum(map(cpu_seconds, self._pids)) - before
+        return answer, sum(cpu_seconds(self._pids).values()) - before
 
     def stop(self) -> None:
         self.client.stop()
         self.server.stop()
-
-
-def cpu_seconds(pid: int) -> float:
-    """CPU time that a process has used, in user and kernel mode, all threads together."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def measure(rounds: int, seed: int) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ops.bench.load.client import Answer, CompletionClient
 from ops.bench.load.workload import Question
-from ops.bench.record import percentile
+from ops.bench.record import percentiles
 
 Progress = Callable[[int], None]
 Conversations = Sequence[Sequence[Question]]
@@ -107,6 +107,4 @@ def summarize(answers: Sequence[Answer], seconds: float, bound: Bound | None = N
 
 
 def _percentiles(seconds: list[float]) -> dict[str, float]:
-    if not seconds:
-        return {}
-    return {f"p{share}": round(1000 * percentile(seconds, share / 100), 3) for share in (50, 90, 99)}
+    return percentiles([1000 * each for each in seconds], (50, 90, 99), 3) if seconds else {}

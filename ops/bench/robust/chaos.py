@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 
 from ops.bench.command import parser
-from ops.bench.record import percentile, write
+from ops.bench.record import percentile, percentiles, write
 from ops.bench.robust.faults import KINDS, Fault, drawn
 from ops.bench.robust.rig import REPLICAS, Rig
 from ops.bench.robust.streams import SILENT_SECONDS, Streams, Tally, questions
@@ -151,7 +151,7 @@ def told(outcome: Outcome, rig: Rig, users: int) -> dict[str, Any]:
             "refused and asked again": tally.refused,
         },
         "tokens": {"received": tally.tokens, "lost": tally.tokens_lost, "repeated": tally.tokens_repeated},
-        "recovery_s": {f"p{share}": round(percentile(pauses, share / 100), 2) for share in (50, 90, 99)},
+        "recovery_s": percentiles(pauses, (50, 90, 99), 2),
         "longest_recovery_s": round(max(pauses), 2),
         "not_recovered": [one.what for one in outcome.happened if not one.recovered],
         "by_fault": {

@@ -23,7 +23,7 @@ import uvloop
 
 from ops.bench.command import parser
 from ops.bench.load.processes import running
-from ops.bench.record import percentile, write
+from ops.bench.record import percentiles, write
 from ops.bench.robust.bad_grammars import Bad, bad_grammars
 
 USERS = 4
@@ -160,8 +160,7 @@ def told(found: Verdicts, beside: list[list[float]], alone: list[list[float]]) -
 
 def _spread(rounds: list[list[float]]) -> dict[str, float]:
     every = [1000 * gap for gaps in rounds for gap in gaps]
-    shares = {f"p{share:g}": percentile(every, share / 100) for share in (50, 99, 99.9)}
-    return {name: round(value, 1) for name, value in (shares | {"longest": max(every)}).items()}
+    return percentiles(every, (50, 99, 99.9), 1) | {"longest": round(max(every), 1)}
 
 
 def _slowest(seconds: dict[str, float]) -> dict[str, float]:

@@ -24,7 +24,7 @@ import uvloop
 from ops.bench.command import parser
 from ops.bench.load.processes import running
 from ops.bench.load.workload import arrivals
-from ops.bench.record import percentile, write
+from ops.bench.record import percentile, percentiles, write
 from ops.bench.robust.leaks import held
 from ops.launcher.deployments import Deployment
 
@@ -215,9 +215,7 @@ def told(users: int, rate: float, full: Load, over: Load, recovery: float) -> di
 
 
 def _spread(values: Sequence[float]) -> dict[str, float] | None:
-    if not values:
-        return None
-    return {f"p{share}": round(percentile(list(values), share / 100), 1) for share in (50, 90, 99)}
+    return percentiles(values, (50, 90, 99), 1) if values else None
 
 
 def _mib(pid: int) -> float:
