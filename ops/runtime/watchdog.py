@@ -27,14 +27,14 @@ def end_at_once(why: str) -> NoReturn:
     os._exit(1)
 
 
-def watch_loop() -> None:
-    """From now on end the process if the running event loop takes no turn for `PATIENCE` seconds.
+def watch_loop(patience: float = PATIENCE) -> None:
+    """From now on end the process if the running event loop takes no turn for `patience` seconds.
 
     Seconds in which the whole process was stopped do not count, for they are counted by a thread of it. When
     the loop has ended, the process has as long to end, too.
     """
     loop = asyncio.get_running_loop()
-    args = (loop, PATIENCE / TICKS)
+    args = (loop, patience / TICKS)
     threading.Thread(target=_watch, args=args, name="watchdog", daemon=True).start()
 
 
