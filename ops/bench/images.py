@@ -26,10 +26,9 @@ from gpu_worker.step.runner import Runner
 from ops.bench.command import parser
 from ops.bench.record import write
 from ops.bench.rig.on_cpu import load_on_cpu
-from proto import arrays
+from ops.bench.rig.plans import new_slot, rows_of
 from proto.images_pb2 import PromptImage
-from proto.sampling import greedy
-from proto.worker_pb2 import NewSlot, Rows, StepPlan
+from proto.worker_pb2 import NewSlot, StepPlan
 
 TEXT: dict[str, Any] = {"hidden_size": 1024, "num_hidden_layers": 24, "intermediate_size": 3584}
 TEXT |= {"num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 32_000, "head_dim": 256}
@@ -93,17 +92,12 @@ class Answers:
         self._runner, self._steps = runner, count(1)
         runner.reset()
         limits, prompt = runner.limits, prompt_of(side) if side else [7] * len(prompt_of(SIDES[0]))
-        each = -(-(len(prompt) + 2 * STEPS + 1) // limits.block_size)
+        room = len(prompt) + 2 * STEPS + 1
+        each = -(-room // limits.block_size)
         self._known = [len(prompt)] * users
         begun = time.perf_counter()
         for user in range(users):
-            new = NewSlot(
-                slot=user,
-                tokens=arrays.pack(prompt),
-                prompt_length=len(prompt),
-                block_ids=arrays.pack(range(user * each, (user + 1) * each)),
-                sampling=greedy(),
-            )
+            new = new_slot(limits, user, prompt, user * each, room)
             if side:
                 new.images.append(
                     PromptImage(position=AROUND, tokens=side**2, rows=side, columns=side, data=file)
@@ -126,8 +120,7 @@ class Answers:
     def _execute(
         self, slots: list[int], starts: list[int], counts: list[int], samples: list[int], news: list[NewSlot]
     ) -> None:
-        rows = Rows(slots=arrays.pack(slots), starts=arrays.pack(starts), counts=arrays.pack(counts))
-        rows.samples = bytes(samples)
+        rows = rows_of(slots, starts, counts, bytes(samples))
         result = self._runner.execute(StepPlan(step=next(self._steps), new_slots=news, rows=rows))
         if result.errors:
             raise RuntimeError(result.errors[0].message)

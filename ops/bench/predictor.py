@@ -23,9 +23,9 @@ from ops.bench.command import parser
 from ops.bench.record import write
 from ops.bench.recurrent import make
 from ops.bench.rig.on_cpu import load_on_cpu
+from ops.bench.rig.plans import new_slot, rows_of
 from proto import arrays
-from proto.sampling import greedy
-from proto.worker_pb2 import NewSlot, Rows, StepPlan
+from proto.worker_pb2 import StepPlan
 
 SIZES: dict[str, Any] = {"vocab_size": 248_320, "hidden_size": 1024, "num_hidden_layers": 24}
 PROMPT = 256
@@ -69,33 +69,18 @@ class Answers:
         each = -(-limits.max_model_len // limits.block_size)
         runner.reset()
         self._step = 1
-        news = [
-            NewSlot(
-                slot=user,
-                tokens=arrays.pack([chance.randrange(limits.vocab_size) for _ in range(PROMPT)]),
-                prompt_length=PROMPT,
-                block_ids=arrays.pack(range(user * each, (user + 1) * each)),
-                sampling=greedy(),
-            )
-            for user in range(users)
-        ]
-        for number, new in enumerate(news):
-            rows = Rows(slots=arrays.pack([number]), starts=bytes(4), counts=arrays.pack([PROMPT]))
-            rows.samples = b"\1"
-            self._go_on(StepPlan(new_slots=[new], rows=rows), [number])
+        for user in range(users):
+            prompt = [chance.randrange(limits.vocab_size) for _ in range(PROMPT)]
+            new = new_slot(limits, user, prompt, user * each, limits.max_model_len)
+            plan = StepPlan(new_slots=[new], rows=rows_of([user], [0], [PROMPT], b"\1"))
+            self._go_on(plan, [user])
 
     def milliseconds(self, drafts: int) -> float:
         """Milliseconds of a step in which each user's row has this number of drafts."""
-        users, count = range(self._users), 1 + drafts
-        rows = Rows(
-            slots=arrays.pack(users),
-            starts=arrays.pack([known - 1 for known in self._known]),
-            counts=arrays.pack([count] * self._users),
-            samples=bytes([count] * self._users),
-        )
-        return self._go_on(
-            StepPlan(rows=rows, draft_tokens=arrays.pack([-1] * drafts * self._users)), list(users)
-        )
+        counts = [1 + drafts] * self._users
+        rows = rows_of(range(self._users), [known - 1 for known in self._known], counts, bytes(counts))
+        plan = StepPlan(rows=rows, draft_tokens=arrays.pack([-1] * drafts * self._users))
+        return self._go_on(plan, list(range(self._users)))
 
     def _go_on(self, plan: StepPlan, users: list[int]) -> float:
         plan.step = self._step

@@ -24,11 +24,11 @@ from ops.bench.command import parser
 from ops.bench.load.workload import Question
 from ops.bench.record import percentile, write
 from ops.bench.rig.in_process import Engine, InProcess
-from ops.bench.rig.plans import GREEDY, decodes, fits
+from ops.bench.rig.plans import decodes, fits, new_slot
 from ops.model_directory.settings import SHIPPED_MODEL
 from ops.simulate.cost import Measured, Shape, fit
 from proto.arrays import pack
-from proto.worker_pb2 import NewSlot, StepPlan, StepResult
+from proto.worker_pb2 import StepPlan, StepResult
 
 ROWS = (0, 1, 2, 4, 8, 16, 32, 48, 63)
 CONTEXTS = (16, 64, 128, 256, 512, 1024)
@@ -143,20 +143,12 @@ def _plans(
 ) -> Iterator[StepPlan]:
     """Plans in which `rows` sequences decode. Each plan also computes a chunk of a new prompt."""
     first = rows * -(-context // limits.block_size)
-    blocks = range(first, first + -(-(start + chunk) // limits.block_size))
-    prompt = pack([1 + seed % 7] * (start + chunk))
+    prompt = [1 + seed % 7] * (start + chunk)
     for plan in decodes(limits, rows, context, BEFORE + STEPS, seed):
         if chunk:
             if plan.step > 1:
                 plan.freed_slots = pack([rows])
-            new = NewSlot(
-                slot=rows,
-                tokens=prompt,
-                prompt_length=start + chunk,
-                block_ids=pack(blocks),
-                sampling=GREEDY,
-            )
-            plan.new_slots.append(new)
+            plan.new_slots.append(new_slot(limits, rows, prompt, first, len(prompt)))
             plan.rows.slots += pack([rows])
             plan.rows.starts += pack([start])
             plan.rows.counts += pack([chunk])

@@ -1,6 +1,7 @@
 """Plans for steps of a chosen shape: a number of rows, each at a chosen position."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +24,25 @@ def fits(limits: BatchLimits, rows: int, context: int) -> bool:
     )
 
 
+def new_slot(limits: BatchLimits, slot: int, tokens: Any, first_block: int, room: int) -> NewSlot:
+    """A greedy sequence that begins with `tokens`, a sequence or an array.
+
+    It has the blocks from `first_block` on that `room` tokens take.
+    """
+    return NewSlot(
+        slot=slot,
+        tokens=packed_int32s(np.asarray(tokens)),
+        prompt_length=len(tokens),
+        block_ids=pack(range(first_block, first_block + -(-room // limits.block_size))),
+        sampling=GREEDY,
+    )
+
+
+def rows_of(slots: Sequence[int], starts: Sequence[int], counts: Sequence[int], samples: bytes) -> Rows:
+    """A step's rows."""
+    return Rows(slots=pack(slots), starts=pack(starts), counts=pack(counts), samples=samples)
+
+
 def decodes(limits: BatchLimits, rows: int, context: int, steps: int, seed: int) -> Iterator[StepPlan]:
     """Plans 1 to `steps`, in each of which all of `rows` sequences decode. They end with `context` tokens.
 
@@ -31,26 +51,13 @@ def decodes(limits: BatchLimits, rows: int, context: int, steps: int, seed: int)
     chance = np.random.default_rng(seed)
     blocks = -(-context // limits.block_size)
     prompt = context - steps + 1
-    new = [
-        NewSlot(
-            slot=slot,
-            tokens=packed_int32s(chance.integers(0, limits.vocab_size, prompt, np.int32)),
-            prompt_length=prompt,
-            block_ids=pack(range(slot * blocks, (slot + 1) * blocks)),
-            sampling=GREEDY,
-        )
-        for slot in range(rows)
-    ]
+    prompts = [chance.integers(0, limits.vocab_size, prompt, np.int32) for _ in range(rows)]
+    new = [new_slot(limits, slot, each, slot * blocks, context) for slot, each in enumerate(prompts)]
     for step in range(steps):
         yield StepPlan(
             step=step + 1,
             new_slots=new if not step else (),
-            rows=Rows(
-                slots=pack(range(rows)),
-                starts=pack([prompt - 1 + step] * rows),
-                counts=pack([1] * rows),
-                samples=b"\1" * rows,
-            ),
+            rows=rows_of(range(rows), [prompt - 1 + step] * rows, [1] * rows, b"\1" * rows),
         )
 
 
@@ -65,39 +72,20 @@ def repeated(
     chance = np.random.default_rng(seed)
     new, begun = [], 0
     for slot, (_, context) in enumerate(rows):
-        blocks = -(-context // limits.block_size)
-        new.append(
-            NewSlot(
-                slot=slot,
-                tokens=packed_int32s(chance.integers(0, limits.vocab_size, context, np.int32)),
-                prompt_length=context,
-                block_ids=pack(range(begun, begun + blocks)),
-                sampling=GREEDY,
-            )
-        )
-        begun += blocks
+        tokens = chance.integers(0, limits.vocab_size, context, np.int32)
+        new.append(new_slot(limits, slot, tokens, begun, context))
+        begun += -(-context // limits.block_size)
+    counts = [count for count, _ in rows]
+    starts = [context - count for count, context in rows]
     for step in range(steps):
         yield StepPlan(
             step=step + 1,
             new_slots=new if not step else (),
-            rows=Rows(
-                slots=pack(range(len(rows))),
-                starts=pack([context - count for count, context in rows]),
-                counts=pack([count for count, _ in rows]),
-                samples=bytes(len(rows)),
-            ),
+            rows=rows_of(range(len(rows)), starts, counts, bytes(len(rows))),
         )
 
 
 def prefill(limits: BatchLimits, tokens: Sequence[int]) -> StepPlan:
     """Plan 1, which computes a whole prompt in an empty batch and samples one token."""
-    blocks = -(-len(tokens) // limits.block_size)
-    new = NewSlot(
-        slot=0,
-        tokens=pack(tokens),
-        prompt_length=len(tokens),
-        block_ids=pack(range(blocks)),
-        sampling=GREEDY,
-    )
-    rows = Rows(slots=pack([0]), starts=pack([0]), counts=pack([len(tokens)]), samples=b"\1")
-    return StepPlan(step=1, new_slots=[new], rows=rows)
+    new = new_slot(limits, 0, tokens, 0, len(tokens))
+    return StepPlan(step=1, new_slots=[new], rows=rows_of([0], [0], [len(tokens)], b"\1"))
