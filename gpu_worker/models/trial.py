@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from gpu_worker.errors import ModelError
+from gpu_worker.errors import ModelError, line_of
 from gpu_worker.kernels.attention import AttentionSpec
 from gpu_worker.models.classification import classification_head, own_scores, unpadded
 
@@ -103,8 +103,7 @@ def expect(model: Any, decoder: Any) -> Expected:
             else:
                 logits = model(input_ids=tokens[None, :BESIDE], use_cache=False).logits[0].float()
     except Exception as error:
-        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ModelError(f"its own code does not run: {line}") from error
+        raise ModelError(f"its own code does not run: {line_of(error)}") from error
     return Expected(tokens, hidden, logits, classifies)
 
 
@@ -137,8 +136,7 @@ def check_products(
         found = _on_pages(runs, decoder, config, pages_of, expected.tokens)
         logits = expected.same_of(runs)
     except Exception as error:
-        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ModelError(f"its products cannot be substituted: {line}") from error
+        raise ModelError(f"its products cannot be substituted: {line_of(error)}") from error
     for mine, own in ((found, expected.hidden), (logits, expected.logits)):
         off = (mine.float() - own.float()).norm(dim=1) / own.float().norm(dim=1).clamp(min=1e-6)
         if not off.median() <= QUANTIZED:

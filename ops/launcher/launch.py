@@ -5,7 +5,6 @@ import contextlib
 import errno
 import os
 import signal
-import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
@@ -34,6 +33,7 @@ from ops.launcher.specs import (
 from ops.launcher.supervisor import GOODBYE_SECONDS, Report, Supervisor
 from ops.launcher.welcome import first_request
 from ops.launcher.worker_description import describe
+from ops.runtime.address import check_free
 from ops.runtime.api_keys import Key, digest_of, new_secret
 from ops.runtime.child import Child, Spec
 from ops.runtime.errors import LaunchError, UsageError
@@ -217,10 +217,7 @@ def check_directory() -> None:
 def check_port(host: str, port: int) -> None:
     """Raise `LaunchError` if the gateway could not listen there."""
     try:
-        address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(address[0]) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address[4])
+        check_free(host, port)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise LaunchError(f"port {port} is taken; choose another one with --port") from None
