@@ -364,6 +364,11 @@ class Family:
         return [key for key, value in self.expects.items() if (found.get(key) or None) != (value or None)]
 
 
+def biases(given: bool | str) -> dict[str, Any]:
+    """Fields of a `Family` whose attention and MLP have biases everywhere or nowhere, as `given` says."""
+    return dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias"), given)
+
+
 _MISSING = object()
 _PATTERN = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
 

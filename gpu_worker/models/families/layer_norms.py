@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gpu_worker.models.families.family import Family, Names
+from gpu_worker.models.families.family import Family, Names, biases
 
 GPT = Names(
     base="transformer.",
@@ -39,9 +39,7 @@ _GPT2 = Family(
     },
     expects={"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False},
     norm="layer",
-    qkv_bias=True,
-    out_bias=True,
-    mlp_bias=True,
+    **biases(True),
     gated=False,
     rotary=False,
     transposed=True,
@@ -84,9 +82,7 @@ FAMILIES: Mapping[str, Family] = {
             "_remove_final_layer_norm": False,
         },
         norm="layer",
-        qkv_bias="enable_bias",
-        out_bias="enable_bias",
-        mlp_bias="enable_bias",
+        **biases("enable_bias"),
         gated=False,
         rotary=False,
         position_offset=2,
@@ -104,9 +100,7 @@ FAMILIES: Mapping[str, Family] = {
             "tie_word_embeddings": True,
         },
         norm="layer",
-        qkv_bias="use_bias",
-        out_bias="use_bias",
-        mlp_bias="use_bias",
+        **biases("use_bias"),
         gated=False,
         windowed="everywhere",
     ),

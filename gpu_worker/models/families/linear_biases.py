@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gpu_worker.models.families.family import Family, Names
+from gpu_worker.models.families.family import Family, Names, biases
 
 _MEGATRON = Names(
     base="transformer.",
@@ -31,9 +31,7 @@ _FALCON = Family(
         "parallel_attn": True,
     },
     norm="layer",
-    qkv_bias="bias",
-    out_bias="bias",
-    mlp_bias="bias",
+    **biases("bias"),
     gated=False,
     alibi="alibi",
     scales_alibi=True,
@@ -57,9 +55,7 @@ FAMILIES: Mapping[str, Family] = {
         fixed={"hidden_act": "gelu_new"},
         expects={"apply_residual_connection_post_layernorm": False},
         norm="layer",
-        qkv_bias=True,
-        out_bias=True,
-        mlp_bias=True,
+        **biases(True),
         gated=False,
         alibi=True,
         by_head=True,
@@ -110,9 +106,7 @@ FAMILIES: Mapping[str, Family] = {
             "logit_scale": None,
         },
         norm="layer",
-        qkv_bias=False,
-        out_bias=False,
-        mlp_bias=False,
+        **biases(False),
         gated=False,
         alibi=True,
     ),

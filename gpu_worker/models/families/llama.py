@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gpu_worker.models.families.family import Family, Names
+from gpu_worker.models.families.family import Family, Names, biases
 
 LLAMA = Family()
 HEAD_NORMS = Names(query_norm="self_attn.q_norm", key_norm="self_attn.k_norm")
@@ -49,9 +49,7 @@ FAMILIES: Mapping[str, Family] = {
             "rms_norm_eps": 1e-5,
             "rope_parameters": _MINISTRAL_ROPE,
         },
-        qkv_bias=False,
-        out_bias=False,
-        mlp_bias=False,
+        **biases(False),
         windowed="everywhere",
         scales_queries=True,
     ),
@@ -74,9 +72,7 @@ FAMILIES: Mapping[str, Family] = {
             "original_max_position_embeddings": 4096,
             "rms_norm_eps": 1e-5,
         },
-        qkv_bias=False,
-        out_bias=False,
-        mlp_bias=False,
+        **biases(False),
         windowed="everywhere",
         rotates_in_part=True,
     ),
@@ -115,9 +111,7 @@ FAMILIES: Mapping[str, Family] = {
             "rope_theta": 5e5,
             "rope_interleave": True,
         },
-        qkv_bias="use_bias",
-        out_bias="use_bias",
-        mlp_bias="use_bias",
+        **biases("use_bias"),
     ),
     "GlmForCausalLM": _GLM,
     "Glm4ForCausalLM": replace(

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gpu_worker.models.families.family import Family
+from gpu_worker.models.families.family import Family, biases
 from gpu_worker.models.families.gemma import PRE_AND_POST_NORMS
 
 OLMO_2 = Family(
@@ -36,9 +36,7 @@ FAMILIES: Mapping[str, Family] = {
     "Exaone4ForCausalLM": Family(
         names=OLMO_2.names,
         defaults={"rms_norm_eps": 1e-5, "sliding_window": 4096, "sliding_window_pattern": 4},
-        qkv_bias=False,
-        out_bias=False,
-        mlp_bias=False,
+        **biases(False),
         rotates_full_attention="sliding_window",
         windowed="by_pattern",
         left_out=("mtp.",),

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gpu_worker.models.families.family import Family, Names
+from gpu_worker.models.families.family import Family, Names, biases
 from gpu_worker.models.families.layer_norms import GPT, GPT_KEYS
 
 _COHERE = Family(
@@ -95,9 +95,7 @@ FAMILIES: Mapping[str, Family] = {
         rotates_in_part=True,
         expects={"qk_layernorm": False},
         norm="layer",
-        qkv_bias=True,
-        out_bias=True,
-        mlp_bias=True,
+        **biases(True),
         head_bias=True,
         gated=False,
         parallel=True,

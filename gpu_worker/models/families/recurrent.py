@@ -3,7 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gpu_worker.models.families.family import DeltaNet, Experts, Family, Names, Predictor, ShortConvolution
+from gpu_worker.models.families.family import (
+    DeltaNet,
+    Experts,
+    Family,
+    Names,
+    Predictor,
+    ShortConvolution,
+    biases,
+)
 from gpu_worker.models.families.llama import HEAD_NORMS
 
 _SHARED_EXPERT = Experts(
@@ -60,9 +68,7 @@ _LFM = Family(
         "tie_word_embeddings": True,
     },
     fixed={"hidden_act": "silu"},
-    qkv_bias=False,
-    out_bias=False,
-    mlp_bias=False,
+    **biases(False),
     recurrent=ShortConvolution(),
 )
 _LFM_EXPERTS = Experts(

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gpu_worker.models.families.family import Experts, Family, Mamba, Names
+from gpu_worker.models.families.family import Experts, Family, Mamba, Names, biases
 
 _BAMBA_NAMES = Names(
     before_mlp="pre_ff_layernorm",
@@ -96,9 +96,7 @@ FAMILIES: Mapping[str, Family] = {
         },
         expects={"hidden_act": "relu2", "mlp_bias": False},
         norm="rms_float32",
-        qkv_bias=False,
-        out_bias=False,
-        mlp_bias=False,
+        **biases(False),
         gated=False,
         rotary=False,
         experts=Experts(
