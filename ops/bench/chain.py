@@ -6,9 +6,6 @@ measures it from outside. Run it on a machine that does nothing else.
 
 import asyncio
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -19,6 +16,7 @@ from ops.bench.load.load import Conversations, closed_loop, summarize
 from ops.bench.load.processes import cpu_seconds, running
 from ops.bench.load.workload import Workload
 from ops.bench.record import percentile, percentiles, write
+from ops.bench.rig.peer import Peer
 from ops.launcher.deployments import Deployment
 from ops.model_directory.settings import SHIPPED_MODEL
 
@@ -76,28 +74,15 @@ def first_token(deployment: Deployment, seed: int) -> dict[str, Any]:
     workload = Workload(prompt_lengths=(FIRST_TOKEN_PROMPT,), output_lengths=(1, 1))
     chain: list[float] = []
     bare: list[float] = []
-    command = [sys.executable, "-m", "ops.bench.rig.bare"]
-    environment = os.environ | {
-        "QUIRE_MODEL": str(SHIPPED_MODEL),
-        "QUIRE_DTYPE": "float32",
-        "QUIRE_LOG_LEVEL": "WARNING",
-    }
-    with subprocess.Popen(
-        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as model:
-        assert model.stdin is not None
-        assert model.stdout is not None
-        model.stdout.readline()
+    settings = {"QUIRE_DTYPE": "float32", "QUIRE_LOG_LEVEL": "WARNING"}
+    with Peer("ops.bench.rig.bare", QUIRE_MODEL=str(SHIPPED_MODEL), **settings) as model:
         for number in range(-1, ROUNDS):  # the first round warms up
             questions = workload.conversations(ASKS_PER_ROUND, seed + number)
             answers, _ = asyncio.run(closed_loop(client, questions, 1))
-            model.stdin.write(f"{FIRST_TOKEN_PROMPT} {ASKS_PER_ROUND} {seed + number}\n")
-            model.stdin.flush()
-            steps = json.loads(model.stdout.readline())
+            steps = json.loads(model.ask(f"{FIRST_TOKEN_PROMPT} {ASKS_PER_ROUND} {seed + number}"))
             if number >= 0:
                 chain += [answer.time_to_first_token * 1000 for answer in answers]
                 bare += steps
-        model.stdin.close()
     return {
         "prompt_tokens": FIRST_TOKEN_PROMPT,
         "asked": len(chain),

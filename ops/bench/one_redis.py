@@ -12,15 +12,15 @@ one costs Redis is measured with the wire itself, with one call after the other.
 """
 
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from ops.bench.command import parser
 from ops.bench.record import write
+from ops.bench.rig.peer import Peer
 from ops.bench.rig.redis_load import ADDRESS
 from ops.bench.rig.wire_peer import Question
 from ops.bench.wire import Transport
@@ -62,34 +62,20 @@ def pass_on(redis: RedisServer, pairs: int, batch: int, seconds: float) -> dict[
     assert redis.process is not None
     size = entry_bytes(batch)
     roles = [(role, f"load:{number}") for number in range(pairs) for role in ("receive", "send")]
-    processes = []
-    try:
-        for role, inbox in roles:  # a receiver makes the inbox of its sender
-            command = [sys.executable, "-m", "ops.bench.rig.redis_load", role, inbox, str(size)]
-            process = subprocess.Popen(
-                command,
-                env=os.environ | {ADDRESS: redis.url},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
+    with ExitStack() as stack:
+        peers = [  # a receiver makes the inbox of its sender
+            stack.enter_context(
+                Peer("ops.bench.rig.redis_load", role, inbox, str(size), **{ADDRESS: redis.url})
             )
-            processes.append(process)
-            assert process.stdout is not None
-            if process.stdout.readline().strip() != "ready":
-                raise RuntimeError(f"a process of the benchmark ended with {process.wait()}")
-        for process in processes:
-            assert process.stdin is not None
-            process.stdin.write(f"{WARM_UP} {seconds}\n")
-            process.stdin.flush()
+            for role, inbox in roles
+        ]
+        for peer in peers:
+            peer.send(f"{WARM_UP} {seconds}")
         time.sleep(WARM_UP)
         before, begun = main_thread_seconds(redis.process.pid), time.perf_counter()
         time.sleep(seconds)
         cpu, took = main_thread_seconds(redis.process.pid) - before, time.perf_counter() - begun
-        counts = [tuple(map(int, process.communicate()[0].split())) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+        counts = [tuple(map(int, peer.line().split())) for peer in peers]
     entries = sum(found for (role, _), (found, _) in zip(roles, counts, strict=True) if role == "send")
     replies = sum(found for (role, _), (_, found) in zip(roles, counts, strict=True) if role == "receive")
     rate, busy = entries / seconds, cpu / took
@@ -109,9 +95,9 @@ def calls(redis: RedisServer, count: int) -> float:
     assert redis.process is not None
     transport = Transport("redis", redis)
     try:
-        transport.client.ask(Question("unary", 1, count // 10, bytes(64)))
+        transport.client.ask(Question("unary", 1, count // 10, bytes(64)).encode())
         before = main_thread_seconds(redis.process.pid)
-        transport.client.ask(Question("unary", 1, count, bytes(64)))
+        transport.client.ask(Question("unary", 1, count, bytes(64)).encode())
         return (main_thread_seconds(redis.process.pid) - before) / count * 1e6
     finally:
         transport.stop()

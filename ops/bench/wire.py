@@ -11,10 +11,7 @@ that of client, server and Redis together.
     flood   256 calls stream at once, each as fast as it can
 """
 
-import os
 import random
-import subprocess
-import sys
 from collections.abc import Callable
 from statistics import median
 from typing import Any
@@ -22,6 +19,7 @@ from typing import Any
 from ops.bench.command import parser
 from ops.bench.load.processes import cpu_seconds
 from ops.bench.record import percentile, write
+from ops.bench.rig.peer import Peer
 from ops.bench.rig.wire_peer import ADDRESS, Answer, Question
 from ops.launcher.redis_server import RedisServer
 
@@ -34,47 +32,13 @@ FLOOD = 200
 ROUNDS = 5
 
 
-class Peer:
-    """A process that serves, or that calls and measures."""
-
-    def __init__(self, role: str, transport: str, address: str) -> None:
-        command = [sys.executable, "-m", "ops.bench.rig.wire_peer", role, transport]
-        self.process = subprocess.Popen(
-            command,
-            env=os.environ | {ADDRESS: address},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.ready = self.line()
-
-    def line(self) -> str:
-        """The next line that it prints. Raises `RuntimeError` if it has ended."""
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline().strip()
-        if not line:
-            raise RuntimeError(f"a process of the benchmark ended with {self.process.wait()}")
-        return line
-
-    def ask(self, question: Question) -> Answer:
-        """Let a client measure something."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(question.encode() + "\n")
-        self.process.stdin.flush()
-        return Answer.decode(self.line())
-
-    def stop(self) -> None:
-        self.process.terminate()
-        self.process.wait()
-
-
 class Transport:
     """The processes of one transport."""
 
     def __init__(self, name: str, redis: RedisServer) -> None:
         assert redis.process is not None
-        self.server = Peer("server", name, redis.url)
-        self.client = Peer("client", name, redis.url if name == "redis" else self.server.ready)
+        self.server = _peer("server", name, redis.url)
+        self.client = _peer("client", name, redis.url if name == "redis" else self.server.ready)
         self._pids = {"server": self.server.process.pid, "client": self.client.process.pid}
         if name == "redis":
             self._pids["redis"] = redis.process.pid
@@ -96,12 +60,16 @@ class Transport:
 
     def _measure(self, question: Question) -> tuple[Answer, float]:
         before = sum(cpu_seconds(self._pids).values())
-        answer = self.client.ask(question)
+        answer = Answer.decode(self.client.ask(question.encode()))
         return answer, sum(cpu_seconds(self._pids).values()) - before
 
     def stop(self) -> None:
         self.client.stop()
         self.server.stop()
+
+
+def _peer(role: str, transport: str, address: str) -> Peer:
+    return Peer("ops.bench.rig.wire_peer", role, transport, **{ADDRESS: address})
 
 
 def measure(rounds: int, seed: int) -> dict[str, Any]:
