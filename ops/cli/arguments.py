@@ -3,6 +3,8 @@
 import argparse
 from typing import Any
 
+from ops.launcher.deployments import recorded
+
 
 def add_command(subcommands: Any, name: str, help: str, description: str) -> argparse.ArgumentParser:
     """Add a command. Its description is shown as it is, line breaks included."""
@@ -11,6 +13,20 @@ def add_command(subcommands: Any, name: str, help: str, description: str) -> arg
         name, help=help, description=description, formatter_class=form
     )
     return added
+
+
+def add_url(command: argparse.ArgumentParser) -> None:
+    """The gateway that a command asks: see `gateway_url`."""
+    command.add_argument("--url", help="the gateway (default: the running one, else http://127.0.0.1:8000)")
+
+
+def gateway_url(given: str | None) -> str:
+    """`--url`, also as clients of OpenAI's API have it, with /v1; or else where a deployment of this machine
+    answers; the default address if none runs."""
+    if given:
+        return given.rstrip("/").removesuffix("/v1")
+    running = [found.url for found in recorded() if found.launcher.alive()]
+    return running[0] if running else "http://127.0.0.1:8000"
 
 
 def positive(text: str) -> int:

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
 
-from ops.cli import batch, down, keys, plan_memory, quantize, record, replay, status, talk, top, up
+from ops.cli import batch, chat, down, keys, plan_memory, quantize, record, replay, status, top, up
 from ops.cli.output import open_all, silence
 from ops.runtime.errors import LaunchError
 
@@ -59,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
     )
     whole.add_argument("--version", action=_Version, nargs=0, help="say which version this is")
     subcommands = whole.add_subparsers(prog="quire", metavar="COMMAND", required=True, help=argparse.SUPPRESS)
-    for command in (up, batch, status, top, down, keys, talk, plan_memory, quantize, record, replay):
+    for command in (up, batch, status, top, down, keys, chat, plan_memory, quantize, record, replay):
         command.add_to(subcommands)
     if _has_tools():
         from ops.cli.tools import bench, simulate

@@ -11,7 +11,7 @@ import pytest
 from ops.bench.load.client import CompletionClient
 from ops.bench.load.workload import Question
 from ops.bench.serve import model_of
-from ops.cli.chat import chat
+from ops.cli.chat.session import chat
 from ops.cli.main import main
 from ops.launcher.acl import OPERATOR
 from ops.launcher.redis_server import RedisServer

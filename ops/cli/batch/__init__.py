@@ -6,8 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ops.cli.arguments import add_command, positive
-from ops.cli.talk import gateway_url
+from ops.cli.arguments import add_command, gateway_url, positive
 from ops.launcher.deployments import recorded
 
 _DESCRIPTION = """\

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ops.cli.arguments import add_command, numbers, positive, span
+from ops.cli.arguments import add_command, gateway_url, numbers, positive, span
 from ops.cli.tools import bench_compare, bench_mechanisms, bench_step
 
 _DESCRIPTION = """\
@@ -76,7 +76,6 @@ def run_serve(arguments: argparse.Namespace) -> int:
     from ops.bench.load.client import CompletionClient
     from ops.bench.load.load import Bound
     from ops.bench.load.workload import Workload
-    from ops.cli.talk import gateway_url
 
     url = gateway_url(arguments.url)
     load = serve.Load(

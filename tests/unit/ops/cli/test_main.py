@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import gateway
-from ops.cli import chat
+from ops.cli.chat import session
 from ops.cli.main import main, parser
 from ops.launcher.acl import CHAIN
 from ops.launcher.kept_keys import keep
@@ -118,7 +118,7 @@ def test_status_without_a_deployment(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_chat_connects_to_what_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[str, str | None]] = []
-    monkeypatch.setattr(chat, "chat", lambda url, model: calls.append((url, model)) or 0)
+    monkeypatch.setattr(session, "chat", lambda url, model: calls.append((url, model)) or 0)
     assert main(["chat"]) == 0
     assert main(["chat", "--url", "http://127.0.0.1:8123/", "--model", "fox"]) == 0
     assert main(["chat", "--url", "http://127.0.0.1:8123/v1/"]) == 0

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import pytest
 
-from ops.cli.chat import chat
+from ops.cli.chat.session import chat
 from ops.launcher.redis_server import free_port
 from tests.support.scripted_gateway import DONE, ScriptedGateway, event
 

@@ -7,8 +7,8 @@ import httpx
 import pytest
 from rich.console import Console
 
-from ops.cli.inside.view import View
-from ops.cli.inside.watch import _show_once, changes, follow
+from ops.cli.top.view import View
+from ops.cli.top.watch import _show_once, changes, follow
 from ops.runtime.errors import LaunchError
 
 LOOK = {

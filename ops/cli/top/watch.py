@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.live import Live
 
 from gateway.upstream.picture import Change
-from ops.cli.inside.view import View
+from ops.cli.top.view import View
 from ops.runtime.api_keys import authorization
 from ops.runtime.errors import LaunchError
 

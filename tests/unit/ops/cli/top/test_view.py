@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from gateway.upstream.picture import Change, WorkerPicture
-from ops.cli.inside.view import RATE_SECONDS, View, counts
+from ops.cli.top.view import RATE_SECONDS, View, counts
 
 
 def drawn(view: View, width: int = 100) -> str:

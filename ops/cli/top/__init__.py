@@ -1,10 +1,9 @@
-"""`quire top`: what goes on inside, live in the terminal."""
+"""`quire top`: what goes on inside a deployment, live in the terminal; `view.py` draws it."""
 
 import argparse
 from typing import Any
 
-from ops.cli.arguments import add_command
-from ops.cli.talk import gateway_url
+from ops.cli.arguments import add_command, add_url, gateway_url
 
 _DESCRIPTION = """\
 Show what goes on inside a deployment while it happens: requests, blocks, steps, rates and
@@ -18,12 +17,12 @@ Ctrl-C ends it. Where the output is no terminal, or with --once, it shows how th
 
 def add_to(subcommands: Any) -> None:
     top = add_command(subcommands, "top", "show what goes on inside, live", _DESCRIPTION)
-    top.add_argument("--url", help="the gateway (default: the running one, else http://127.0.0.1:8000)")
+    add_url(top)
     top.add_argument("--once", action="store_true", help="show how things are, and end")
     top.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from ops.cli.inside import follow  # its libraries are for this command alone
+    from ops.cli.top.watch import follow  # its libraries are for this command alone
 
     return follow(gateway_url(arguments.url), arguments.once)
