@@ -23,7 +23,7 @@ from gpu_worker.kernels.kv_sizes import AUTO, PageShape
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from ops.bench import record
 from ops.bench.command import parser
-from ops.bench.pages import make_pages
+from ops.bench.rig.pages import make_pages
 
 CPU = torch.device("cpu")
 SEED = 0

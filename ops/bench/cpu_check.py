@@ -223,8 +223,8 @@ def _steps_here(kernels: str, form: str) -> dict[str, Any]:
     from gpu_worker.models.work import ITEM_BYTES, work
     from gpu_worker.settings import WorkerSettings
     from gpu_worker.startup.load import load
-    from ops.bench.pages import fill
     from ops.bench.rig import shapes
+    from ops.bench.rig.pages import fill
     from ops.bench.rig.plans import decodes, prefill
     from ops.bench.rig.stolen import calm, stolen_since
 

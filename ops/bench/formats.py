@@ -23,9 +23,9 @@ from gpu_worker.startup.load import load
 from gpu_worker.step.runner import Runner
 from ops.bench.command import RESULTS, parser
 from ops.bench.footprint import measured
-from ops.bench.pages import fill
 from ops.bench.record import read, write
 from ops.bench.rig.formats import made_in
+from ops.bench.rig.pages import fill
 from ops.bench.rig.plans import decodes
 
 SHAPES: Mapping[str, str] = {

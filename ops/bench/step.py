@@ -31,8 +31,8 @@ from ops.bench.load.client import CompletionClient
 from ops.bench.load.load import closed_loop, summarize
 from ops.bench.load.processes import running
 from ops.bench.load.workload import Workload
-from ops.bench.pages import fill
 from ops.bench.rig.in_process import InProcess
+from ops.bench.rig.pages import fill
 from ops.bench.rig.plans import decodes, fits, prefill
 from ops.bench.rig.stolen import calm, stolen_since
 from ops.bench.rig.timed import PARTS, TimedKernels

@@ -9,7 +9,7 @@ from torch import Tensor
 from gpu_worker.kernels.attention import KvFormat, LayerCache, StepMetadata
 from gpu_worker.kernels.kv_sizes import PageShape
 from ops.bench.gpu_check.bench import Bench
-from ops.bench.pages import make_pages
+from ops.bench.rig.pages import make_pages
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from gpu_worker.kernels.triton.kv import FORMATS
 from ops.bench.gpu_check import fp8_groups, int4, mixture, one_byte
 from ops.bench.gpu_check.bench import Bench, Row
 from ops.bench.gpu_check.cases import Heads, make_step, pages_for, random
-from ops.bench.pages import copied, make_pages
+from ops.bench.rig.pages import copied, make_pages
 
 TOLERANCES = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 5e-3}
 """Allowed difference by dtype: absolute for numbers up to 1, relative for larger ones."""

@@ -12,7 +12,7 @@ from gpu_worker.kernels.triton.kernels import QuantizedTriton, TritonKernels
 from ops.bench.gpu_check import steps
 from ops.bench.gpu_check.bench import Bench
 from ops.bench.gpu_check.cases import Heads, make_step, pages_for, random
-from ops.bench.pages import copied
+from ops.bench.rig.pages import copied
 
 TIES = 1e-3
 """Allowed share of bytes that differ: the last bit of a float decides how a tie is rounded."""

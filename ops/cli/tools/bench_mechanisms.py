@@ -31,8 +31,7 @@ def add_to(kinds: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from gpu_worker.startup.load import load
-    from ops.bench import mechanisms
-    from ops.bench.engines import deployed
+    from ops.bench.mechanisms import deployed, mechanisms
     from ops.bench.record import write
 
     known = [one.name for one in (*mechanisms.MECHANISMS, *deployed.DEPLOYED)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ops.bench.core import Sizes, measure
-from ops.bench.mechanisms import _figures
+from ops.bench.mechanisms.mechanisms import _figures
 from ops.bench.one_redis import limit
 from ops.bench.record import Record, read, read_all
 from ops.bench.report.__main__ import FOLDER, RESULTS, gpu_of, text, write

@@ -8,10 +8,11 @@ from gpu_worker.memory.host import HostOffer, HostPages
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.load import load
 from gpu_worker.step.runner import Runner
-from ops.bench import drafts as drafting
-from ops.bench import mechanisms, step
-from ops.bench.drafts import drafts
+from ops.bench import step
 from ops.bench.load.workload import Workload
+from ops.bench.mechanisms import drafts as drafting
+from ops.bench.mechanisms import mechanisms
+from ops.bench.mechanisms.drafts import drafts
 from ops.bench.rig.accounting import needed
 from ops.bench.rig.in_process import InProcess
 from ops.bench.rig.timed import PARTS

@@ -15,11 +15,11 @@ from gpu_worker.memory.host import HostPages
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup.warmup import host_offer
 from gpu_worker.step.runner import Runner
-from ops.bench.drafts import drafts, predicted
-from ops.bench.engines.deployed import DEPLOYED
-from ops.bench.forced import forced
 from ops.bench.load.load import summarize
 from ops.bench.load.workload import Workload
+from ops.bench.mechanisms.deployed import DEPLOYED
+from ops.bench.mechanisms.drafts import drafts, predicted
+from ops.bench.mechanisms.forced import forced
 from ops.bench.perplexity import perplexity, runner_of
 from ops.bench.record import percentile
 from ops.bench.rig.accounting import needed, tokens

@@ -1,0 +1,1 @@
+"""`quire bench mechanisms`: each mechanism on and off."""
