@@ -14,7 +14,7 @@ PRODUCTS, ATTENTION, SAMPLING, OTHER = "products", "attention", "sampling", "oth
 """Parts of a step. Other: norms, rotation, copies of blocks, and Python."""
 
 _CLASSES = (
-    *("Packed", "OneDnnLinear", "OneDnnGated"),
+    *("Packed", "OneDnnLinear"),
     *("ReferenceLinear", "ReferenceGated", "ReferenceMixture", "CpuMixture"),
     *("QuantizedLinear", "QuantizedGated", "Int4Linear"),
 )

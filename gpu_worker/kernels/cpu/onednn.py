@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gpu_worker.kernels.cpu import build
 from gpu_worker.kernels.reference.activations import ACTIVATIONS
+from gpu_worker.kernels.reference.kernels import ReferenceGated
 
 ROWS = 32
 """Number of rows for which oneDNN chooses the layout of the weights."""
@@ -33,23 +34,15 @@ class OneDnnLinear:
         self, weight: Tensor, bias: Tensor | None = None, keeps_rows: bool = False, wide: bool = False
     ) -> None:
         """`wide`: results are float32, but rounded to the inputs' type."""
-        self.out_features, self.in_features = weight.shape
-        self.dtype = weight.dtype
-        self.out_dtype = torch.float32 if wide else weight.dtype
+        self._dtype = torch.float32 if wide else weight.dtype
         self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), ROWS)
         self._bias = bias
         self._given = weight if keeps_rows else None
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the weights, and of those kept beside them; oneDNN may pad a little more."""
-        size = self.out_features * self.in_features * self.dtype.itemsize
-        return size if self._given is None else 2 * size
-
     def __call__(self, x: Tensor) -> Tensor:
         """[rows, in] to [rows, out]."""
         out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
-        return out.to(self.out_dtype)
+        return out.to(self._dtype)
 
     def add_to(self, x: Tensor, out: Tensor) -> None:
         """Add the product to out [rows, out]."""
@@ -62,7 +55,7 @@ class OneDnnLinear:
         return self._given.index_select(0, ids.long())
 
 
-class OneDnnGated:
+class OneDnnGated(ReferenceGated):
     """See `PackedGated`. The activation is computed after the product, by PyTorch."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> None:
@@ -71,24 +64,5 @@ class OneDnnGated:
         self._both = OneDnnLinear(weight, bias)
         self._activate = ACTIVATIONS[activation]
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the weights."""
-        return self._both.nbytes
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """[rows, in] to [rows, inner]."""
-        return self.activated(self.parts(x))
-
-    def parts(self, x: Tensor) -> Tensor:
-        """See `Gated.parts`."""
-        return self._both(x)
-
-    def activated(self, parts: Tensor) -> Tensor:
-        """See `Gated.activated`."""
-        gate, up = parts.chunk(2, dim=-1)
-        return self._activate(gate) * up
-
-    def add_to(self, x: Tensor, out: Tensor) -> None:
-        """Add the result to out [rows, inner]."""
-        out += self(x)
+    def parts(self, hidden: Tensor) -> Tensor:
+        return self._both(hidden)

@@ -24,15 +24,15 @@ def test_same_products(dtype: torch.dtype, biased: bool) -> None:
     bias = torch.randn(66).to(dtype) if biased else None
     for rows in (0, 1, 5, 40):
         x = torch.randn(rows, 96).to(dtype)
+        linear = OneDnnLinear(weight, bias)
         for ours, theirs in (
-            (PackedLinear(kernels, weight, bias), OneDnnLinear(weight, bias)),
+            (PackedLinear(kernels, weight, bias), linear),
             (PackedGated(kernels, weight, bias, "gelu"), OneDnnGated(weight, bias, "gelu")),
         ):
-            expected = ours(x)
-            torch.testing.assert_close(theirs(x), expected, rtol=tolerance, atol=8 * tolerance)
-            out = torch.ones_like(expected)
-            theirs.add_to(x, out)
-            torch.testing.assert_close(out, expected + 1, rtol=tolerance, atol=8 * tolerance)
+            torch.testing.assert_close(theirs(x), ours(x), rtol=tolerance, atol=8 * tolerance)
+        out = torch.ones(rows, 66, dtype=dtype)
+        linear.add_to(x, out)
+        torch.testing.assert_close(out, linear(x) + 1, rtol=tolerance, atol=8 * tolerance)
 
 
 def test_rows_that_were_kept() -> None:
