@@ -16,7 +16,7 @@ PRODUCTS, ATTENTION, SAMPLING, OTHER = "products", "attention", "sampling", "oth
 _CLASSES = (
     *("Packed", "OneDnnLinear"),
     *("ReferenceLinear", "ReferenceGated", "ReferenceMixture", "CpuMixture"),
-    *("QuantizedLinear", "QuantizedGated", "Int4Linear"),
+    *("QuantizedLinear", "Int4Linear"),
 )
 """Classes of back ends for CPUs that multiply with weights."""
 

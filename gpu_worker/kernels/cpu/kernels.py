@@ -20,7 +20,7 @@ from gpu_worker.kernels.cpu.kv import FORMATS
 from gpu_worker.kernels.cpu.layers import Activate, CpuNorm, Multiply
 from gpu_worker.kernels.cpu.linear import Packed, PackedGated, PackedLinear
 from gpu_worker.kernels.cpu.mixture import Add, CpuMixture, CpuRoute
-from gpu_worker.kernels.cpu.onednn import OneDnnGated, OneDnnLinear
+from gpu_worker.kernels.cpu.onednn import OneDnnLinear
 from gpu_worker.kernels.cpu.quantized import QuantizedGated, QuantizedLinear
 from gpu_worker.kernels.cpu.sampling import Sampler
 from gpu_worker.kernels.interface import Kernels
@@ -38,6 +38,7 @@ from gpu_worker.kernels.products import (
 from gpu_worker.kernels.reference.copies import copy_blocks
 from gpu_worker.kernels.reference.int4 import Int4Weights
 from gpu_worker.kernels.reference.kept import KeptWeights, Kind
+from gpu_worker.kernels.reference.kernels import ReferenceGated
 from gpu_worker.kernels.reference.mixture import ReferenceMixture, activating, products_of
 from gpu_worker.kernels.sampling import Allowed, Sampled, SamplingState
 from gpu_worker.machine.huge_pages import keep_freed_memory
@@ -137,7 +138,7 @@ class OneDnnKernels(CpuKernels):
         return OneDnnLinear(weight, bias, keeps_rows, wide=dtype == torch.float32)
 
     def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Gated:
-        return OneDnnGated(weight, bias, activation)
+        return ReferenceGated(OneDnnLinear(weight, bias), activation)
 
 
 class QuantizedKernels(CpuKernels):

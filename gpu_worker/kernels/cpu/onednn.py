@@ -8,8 +8,6 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.cpu import build
-from gpu_worker.kernels.reference.activations import ACTIVATIONS
-from gpu_worker.kernels.reference.kernels import ReferenceGated
 
 ROWS = 32
 """Number of rows for which oneDNN chooses the layout of the weights."""
@@ -53,16 +51,3 @@ class OneDnnLinear:
         if self._given is None:
             raise ValueError("the rows were not kept")
         return self._given.index_select(0, ids.long())
-
-
-class OneDnnGated(ReferenceGated):
-    """See `PackedGated`. The activation is computed after the product, by PyTorch."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> None:
-        if len(weight) % 2:
-            raise ValueError(f"gates and ups are not equally many: {len(weight)} rows")
-        self._both = OneDnnLinear(weight, bias)
-        self._activate = ACTIVATIONS[activation]
-
-    def parts(self, hidden: Tensor) -> Tensor:
-        return self._both(hidden)

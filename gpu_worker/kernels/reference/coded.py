@@ -8,9 +8,8 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from gpu_worker.kernels.codes import CodedWeight
-from gpu_worker.kernels.products import Gated, Linear
+from gpu_worker.kernels.products import Linear
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
-from gpu_worker.kernels.reference.quantized import QuantizedGated
 
 
 class CodedLinear:
@@ -47,6 +46,3 @@ class CodedReference(ReferenceKernels):
     ) -> Linear:
         assert isinstance(weight, CodedWeight)
         return CodedLinear(weight, bias, dtype or weight.dtype)
-
-    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Gated:
-        return QuantizedGated(self.linear(weight, bias), activation)

@@ -22,7 +22,8 @@ from torch import Tensor
 from torch.nn.functional import linear, pad
 
 from gpu_worker.kernels.products import GROUP, Gated, Linear, ScaledWeight, scales_of
-from gpu_worker.kernels.reference.quantized import AT_ONCE, QuantizedGated, QuantizedReference
+from gpu_worker.kernels.reference.kernels import ReferenceGated
+from gpu_worker.kernels.reference.quantized import AT_ONCE, QuantizedReference
 
 PIECE = 1 << 18
 """Weights whose zero points are moved at a time: their float32 copies take 1 MiB each."""
@@ -143,7 +144,7 @@ class Int4Weights:
 
     def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Gated:
         if isinstance(weight, ScaledWeight) and weight.shifts is not None and not self.takes_shifts:
-            return QuantizedGated(self.linear(weight, bias), activation)
+            return ReferenceGated(self.linear(weight, bias), activation)
         inner: Gated = super().gated(weight, bias, activation)  # type: ignore[misc]
         return inner
 

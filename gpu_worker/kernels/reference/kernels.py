@@ -56,7 +56,7 @@ class ReferenceKernels:
         return ReferenceLinear(weight, bias, dtype or weight.dtype)
 
     def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Gated:
-        return ReferenceGated(weight, bias, activation)
+        return ReferenceGated(self.linear(weight, bias), activation)
 
     def absorbed(self, up_key: Tensor, up_value: Tensor) -> Absorbed:
         return ReferenceAbsorbed(up_key, up_value)
@@ -125,17 +125,16 @@ class ReferenceLinear:
 
 
 class ReferenceGated:
-    """See `Kernels.gated`."""
+    """See `Kernels.gated`: the activation, behind any product."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, activation: str) -> None:
-        self._weight, self._bias = weight, bias
-        self._activate = ACTIVATIONS[activation]
+    def __init__(self, product: Unary, activation: str) -> None:
+        self._product, self._activate = product, ACTIVATIONS[activation]
 
     def __call__(self, hidden: Tensor) -> Tensor:
         return self.activated(self.parts(hidden))
 
     def parts(self, hidden: Tensor) -> Tensor:
-        return linear(hidden, self._weight, self._bias)
+        return self._product(hidden)
 
     def activated(self, parts: Tensor) -> Tensor:
         gate, up = parts.chunk(2, dim=-1)

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from gpu_worker.kernels.products import Gated, Linear, byte_scales_of
-from gpu_worker.kernels.reference.activations import ACTIVATIONS
+from gpu_worker.kernels.products import Linear, byte_scales_of
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.reference.rows import multiples, quantized, widened
 
@@ -69,23 +68,6 @@ def multiplied(left: Tensor, right: Tensor) -> Tensor:
     return (left.to(wide) @ right.to(wide).t()).float()
 
 
-class QuantizedGated:
-    """See `Kernels.gated`."""
-
-    def __init__(self, product: Linear, activation: str) -> None:
-        self._product, self._activate = product, ACTIVATIONS[activation]
-
-    def __call__(self, hidden: Tensor) -> Tensor:
-        return self.activated(self.parts(hidden))
-
-    def parts(self, hidden: Tensor) -> Tensor:
-        return self._product(hidden)
-
-    def activated(self, parts: Tensor) -> Tensor:
-        gate, up = parts.chunk(2, dim=-1)
-        return self._activate(gate) * up
-
-
 class QuantizedReference(ReferenceKernels):
     """See `Kernels`."""
 
@@ -101,9 +83,6 @@ class QuantizedReference(ReferenceKernels):
         keeps_rows: bool = False,
     ) -> Linear:
         return QuantizedLinear(weight, bias, dtype or weight.dtype, self._weight_dtype)
-
-    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Gated:
-        return QuantizedGated(self.linear(weight, bias), activation)
 
 
 def _bytes(numbers: Tensor) -> Tensor:

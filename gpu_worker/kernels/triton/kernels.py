@@ -36,7 +36,7 @@ from gpu_worker.kernels.triton.mixture.route import TritonRoute
 from gpu_worker.kernels.triton.norm import TritonNorm, gated
 from gpu_worker.kernels.triton.products.fp8_groups import TritonGroupsLinear
 from gpu_worker.kernels.triton.products.int4 import TritonInt4Linear
-from gpu_worker.kernels.triton.products.linear import TritonGated, TritonGatedProduct, TritonLinear
+from gpu_worker.kernels.triton.products.linear import TritonGated, TritonLinear
 from gpu_worker.kernels.triton.products.quantized import TritonQuantizedLinear
 from gpu_worker.kernels.triton.sampling.sample import sample
 
@@ -76,7 +76,7 @@ class TritonKernels(ReferenceKernels):
         return TritonLinear(weight, bias, dtype or weight.dtype)
 
     def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Gated:
-        return TritonGated(weight, bias, activation)
+        return TritonGated(self.linear(weight, bias), activation)
 
     def mixture(self, experts: Iterable[Expert], count: int, activation: str | Clamped = "silu") -> Mixture:
         return TritonMixture(experts, count, activation)
@@ -129,9 +129,6 @@ class QuantizedTriton(TritonKernels):
     ) -> Linear:
         return TritonQuantizedLinear(weight, bias, dtype or weight.dtype, self._weight_dtype)
 
-    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Gated:
-        return TritonGatedProduct(self.linear(weight, bias), activation)
-
     def mixture(self, experts: Iterable[Expert], count: int, activation: str | Clamped = "silu") -> Mixture:
         """Experts have quantized weights, but activations are not quantized."""
         return TritonMixture(experts, count, activation, self._weight_dtype)
@@ -161,9 +158,6 @@ class GroupsTriton(TritonKernels):
         keeps_rows: bool = False,
     ) -> Linear:
         return TritonGroupsLinear(weight, bias, dtype or weight.dtype, self._processors)
-
-    def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Gated:
-        return TritonGatedProduct(self.linear(weight, bias), activation)
 
     def mixture(self, experts: Iterable[Expert], count: int, activation: str | Clamped = "silu") -> Mixture:
         return GroupsMixture(experts, count, activation)

@@ -124,7 +124,7 @@ class TracingKernels(ReferenceKernels):
 
     def gated(self, weight: Tensor, bias: Tensor | None = None, activation: str = "silu") -> Gated:
         self._trace.products.append(weight[:, 0])
-        return ReferenceGated(weight, bias, activation)
+        return ReferenceGated(ReferenceLinear(weight, bias, weight.dtype), activation)
 
     def absorbed(self, up_key: Tensor, up_value: Tensor) -> Absorbed:
         self._trace.products.append(torch.cat((up_key[..., 0], up_value[:, 0]), dim=1).flatten())

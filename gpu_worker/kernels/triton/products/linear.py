@@ -2,7 +2,6 @@
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
 
 from gpu_worker.kernels.products import Linear
 from gpu_worker.kernels.reference.kernels import ReferenceLinear
@@ -29,23 +28,7 @@ class TritonLinear(ReferenceLinear):
 
 
 class TritonGated:
-    """See `Kernels.gated`."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None, activation: str) -> None:
-        self._weight, self._bias, self._activation = weight, bias, activation
-
-    def __call__(self, hidden: Tensor) -> Tensor:
-        return self.activated(self.parts(hidden))
-
-    def parts(self, hidden: Tensor) -> Tensor:
-        return linear(hidden, self._weight, self._bias)
-
-    def activated(self, parts: Tensor) -> Tensor:
-        return gated(parts, self._activation)
-
-
-class TritonGatedProduct:
-    """The same of any product."""
+    """See `Kernels.gated`: the activation, behind any product."""
 
     def __init__(self, product: Linear, activation: str) -> None:
         self.parts, self._activation = product, activation
