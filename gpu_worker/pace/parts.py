@@ -15,8 +15,7 @@ PRODUCTS, ATTENTION, SAMPLING, OTHER = "products", "attention", "sampling", "oth
 
 _CLASSES = (
     *("Packed", "OneDnnLinear"),
-    *("ReferenceLinear", "ReferenceGated", "ReferenceMixture", "CpuMixture"),
-    *("QuantizedLinear", "Int4Linear"),
+    *("ReferenceLinear", "WideLinear", "ReferenceGated", "ReferenceMixture", "CpuMixture"),
 )
 """Classes of back ends for CPUs that multiply with weights."""
 

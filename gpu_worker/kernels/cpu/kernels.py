@@ -163,12 +163,8 @@ class KeptKernels(KeptWeights, CpuKernels):
         self.kept = kept_by(library)
 
 
-class KeptOneDnnKernels(KeptWeights, OneDnnKernels):
+class KeptOneDnnKernels(KeptKernels, OneDnnKernels):
     """As `KeptKernels`, with plain products by oneDNN."""
-
-    def __init__(self, library: ctypes.CDLL, cores: Sequence[int] = ()) -> None:
-        super().__init__(library, cores)
-        self.kept = kept_by(library)
 
 
 class Int4Kernels(Int4Weights, QuantizedKernels):

@@ -9,10 +9,10 @@ from torch.nn.functional import linear
 
 from gpu_worker.kernels.codes import CodedWeight
 from gpu_worker.kernels.products import Linear
-from gpu_worker.kernels.reference.kernels import ReferenceKernels
+from gpu_worker.kernels.reference.kernels import ReferenceKernels, WideLinear
 
 
-class CodedLinear:
+class CodedLinear(WideLinear):
     """See `Linear`. `rows` are dequantized rows of the weight."""
 
     def __init__(self, weight: CodedWeight, bias: Tensor | None, dtype: torch.dtype) -> None:
@@ -20,17 +20,10 @@ class CodedLinear:
         self._codes, self._bias = weight.codes, None if bias is None else bias.float()
         self._rows_dtype, self._dtype = weight.dtype, dtype
 
-    def __call__(self, hidden: Tensor) -> Tensor:
-        return self._product(hidden).to(self._dtype)
-
-    def add_to(self, hidden: Tensor, residual: Tensor) -> None:
-        residual.copy_(self._product(hidden) + residual)
-
     def rows(self, numbers: Tensor) -> Tensor:
         return self._codes[numbers].dequantized().to(self._rows_dtype)
 
     def _product(self, hidden: Tensor) -> Tensor:
-        """float32 [tokens, out]."""
         return linear(hidden.float(), self._codes.dequantized(), self._bias)
 
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.functional import linear, pad
 
 from gpu_worker.kernels.products import GROUP, Gated, Linear, ScaledWeight, scales_of
-from gpu_worker.kernels.reference.kernels import ReferenceGated
+from gpu_worker.kernels.reference.kernels import ReferenceGated, WideLinear
 from gpu_worker.kernels.reference.quantized import AT_ONCE, QuantizedReference
 
 PIECE = 1 << 18
@@ -59,24 +59,17 @@ def dequantized(numbers: Tensor, scales: Tensor) -> Tensor:
     return numbers * scales.float().repeat_interleave(GROUP, 1)[:, : numbers.shape[1]]
 
 
-class Int4Linear:
+class Int4Linear(WideLinear):
     """See `Linear`. `rows` are dequantized rows of the weight."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self._numbers, self._scales = quantize_groups(weight)
         self._bias, self._dtype = bias, weight.dtype
 
-    def __call__(self, hidden: Tensor) -> Tensor:
-        return self._product(hidden).to(self._dtype)
-
-    def add_to(self, hidden: Tensor, residual: Tensor) -> None:
-        residual.copy_(self._product(hidden) + residual)
-
     def rows(self, numbers: Tensor) -> Tensor:
         return dequantized(self._numbers[numbers], self._scales[numbers]).to(self._dtype)
 
     def _product(self, hidden: Tensor) -> Tensor:
-        """float32 [tokens, out]."""
         bias = None if self._bias is None else self._bias.float()
         return linear(hidden.float(), dequantized(self._numbers, self._scales), bias)
 

@@ -124,6 +124,23 @@ class ReferenceLinear:
         return self._weight[numbers]
 
 
+class WideLinear:
+    """A `Linear` whose result is float32 until it is rounded once, alone or with the residual."""
+
+    _dtype: torch.dtype
+    """Of results."""
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        return self._product(hidden).to(self._dtype)
+
+    def add_to(self, hidden: Tensor, residual: Tensor) -> None:
+        residual.copy_(self._product(hidden) + residual)
+
+    def _product(self, hidden: Tensor) -> Tensor:
+        """float32 [tokens, out]."""
+        raise NotImplementedError
+
+
 class ReferenceGated:
     """See `Kernels.gated`: the activation, behind any product."""
 

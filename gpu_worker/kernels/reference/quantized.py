@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from gpu_worker.kernels.products import Linear, byte_scales_of
-from gpu_worker.kernels.reference.kernels import ReferenceKernels
+from gpu_worker.kernels.reference.kernels import ReferenceKernels, WideLinear
 from gpu_worker.kernels.reference.rows import multiples, quantized, widened
 
 ALIGNED = 16
@@ -23,7 +23,7 @@ AT_ONCE = 4096
 """Outputs that are quantized at a time. It bounds the memory of their float32 copies."""
 
 
-class QuantizedLinear:
+class QuantizedLinear(WideLinear):
     """See `Linear`. `rows` are dequantized rows of the weight."""
 
     def __init__(
@@ -44,18 +44,11 @@ class QuantizedLinear:
         self._numbers = pad(torch.cat([_bytes(part) for part, _ in parts]), filled).view(weight_dtype)
         self._scales = torch.cat([scales for _, scales in parts])
 
-    def __call__(self, hidden: Tensor) -> Tensor:
-        return self._product(hidden).to(self._dtype)
-
-    def add_to(self, hidden: Tensor, residual: Tensor) -> None:
-        residual.copy_(self._product(hidden) + residual)
-
     def rows(self, numbers: Tensor) -> Tensor:
         taken = _bytes(self._numbers)[numbers, : self._in].view(self._numbers.dtype)
         return widened(taken.float(), self._scales[numbers], self._rows_dtype)
 
     def _product(self, hidden: Tensor) -> Tensor:
-        """float32 [tokens, out]."""
         numbers, scales = quantized(hidden, self._numbers.dtype)
         filled = pad(_bytes(numbers), (0, -self._in % ALIGNED)).view(numbers.dtype)
         product = multiplied(filled, self._numbers)[:, : self._out] * scales[:, None] * self._scales
