@@ -22,6 +22,7 @@ from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.products import Absorbed, Gated, Linear
 from gpu_worker.machine.transfer import indices
 
+Product = TypeVar("Product")
 Added = TypeVar("Added")
 Group = tuple[int, Tensor | slice]
 """Number of an adapter, and the tokens of the step that have it, int64 [tokens]."""
@@ -107,12 +108,12 @@ class AbsorbedAddition:
         return self._absorbed.values(ranks.view(*mixed.shape[:2], -1))
 
 
-class _Adapted(Generic[Added]):
-    """What some adapters add to the results of one product."""
+class _Adapted(Generic[Product, Added]):
+    """A product, and what some adapters add to its results."""
 
-    def __init__(self, additions: Mapping[int, Added], step: StepAdapters) -> None:
+    def __init__(self, product: Product, additions: Mapping[int, Added], step: StepAdapters) -> None:
         """`additions`: by the adapter's number."""
-        self._additions, self._step = additions, step
+        self._product, self._additions, self._step = product, additions, step
 
     def _groups(self) -> list[tuple[Added, Tensor | slice]]:
         """Those of the step whose adapters add something here."""
@@ -120,14 +121,8 @@ class _Adapted(Generic[Added]):
         return [(every[number], tokens) for number, tokens in self._step.groups if number in every]
 
 
-class AdaptedAbsorbed(_Adapted[AbsorbedAddition]):
+class AdaptedAbsorbed(_Adapted[Absorbed, AbsorbedAddition]):
     """See `Absorbed`."""
-
-    def __init__(
-        self, product: Absorbed, additions: Mapping[int, AbsorbedAddition], step: StepAdapters
-    ) -> None:
-        super().__init__(additions, step)
-        self._product = product
 
     def queries(self, plain: Tensor) -> Tensor:
         out = self._product.queries(plain)
@@ -142,13 +137,8 @@ class AdaptedAbsorbed(_Adapted[AbsorbedAddition]):
         return out
 
 
-class AdaptedLinear(_Adapted[Addition]):
+class AdaptedLinear(_Adapted[Linear, Addition]):
     """See `Linear`."""
-
-    def __init__(self, product: Linear, additions: Mapping[int, Addition], step: StepAdapters) -> None:
-        super().__init__(additions, step)
-        self._product = product
-        self.rows = product.rows
 
     def __call__(self, hidden: Tensor) -> Tensor:
         out = self._product(hidden)
@@ -159,18 +149,16 @@ class AdaptedLinear(_Adapted[Addition]):
         self._product.add_to(hidden, residual)
         self._add(hidden, residual)
 
+    def rows(self, numbers: Tensor) -> Tensor:
+        return self._product.rows(numbers)
+
     def _add(self, hidden: Tensor, out: Tensor) -> None:
         for addition, tokens in self._groups():
             addition.add_to(hidden, out, tokens)
 
 
-class AdaptedGated(_Adapted[Addition]):
+class AdaptedGated(_Adapted[Gated, Addition]):
     """See `Gated`."""
-
-    def __init__(self, product: Gated, additions: Mapping[int, Addition], step: StepAdapters) -> None:
-        super().__init__(additions, step)
-        self._product = product
-        self.activated = product.activated
 
     def __call__(self, hidden: Tensor) -> Tensor:
         return self.activated(self.parts(hidden)) if self._groups() else self._product(hidden)
@@ -180,3 +168,6 @@ class AdaptedGated(_Adapted[Addition]):
         for addition, tokens in self._groups():
             addition.add_to(hidden, parts, tokens)
         return parts
+
+    def activated(self, parts: Tensor) -> Tensor:
+        return self._product.activated(parts)
