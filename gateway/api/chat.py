@@ -49,6 +49,8 @@ class ChatAnswer(Answer):
         self._begun = [False] * len(self._before)
         self._parts: list[_Parts] = []
         """Of each choice; empty if the model's answers are text alone."""
+        self._thinks = False
+        """The model's format has thoughts."""
         self._reasoning_tokens = 0
 
     def _delta_events(self, index: int, delta: TextDelta) -> str:
@@ -122,6 +124,7 @@ class ChatAnswer(Answer):
         super()._note(prompt, info)
         if info.HasField("format"):
             functions, single = functions_of(self._body.offered), not self._body.parallel_tool_calls
+            self._thinks = bool(info.format.thought_begin)
             self._parts = [_Parts(Splitter(info.format, functions), single) for _ in self._begun]
 
     def add(self, prompt: int, chunk: TextChunk) -> None:
@@ -136,7 +139,7 @@ class ChatAnswer(Answer):
         return prompt | self._of_prompt(0)
 
     def _usage(self) -> Json:
-        details: Json = {"reasoning_tokens": self._reasoning_tokens} if self._parts else {}
+        details: Json = {"reasoning_tokens": self._reasoning_tokens} if self._thinks else {}
         if self._body.predicted:
             details["accepted_prediction_tokens"] = self._accepted
             details["rejected_prediction_tokens"] = self._rejected
@@ -179,8 +182,8 @@ class ChatAnswer(Answer):
         if self._parts:
             parts = self._parts[choice.index]
             message["content"] = "".join(parts.content)
-            if parts.reasoning and self._body.include_reasoning:
-                message["reasoning_content"] = message["reasoning"] = "".join(parts.reasoning)
+            if (thoughts := "".join(parts.reasoning)) and self._body.include_reasoning:
+                message["reasoning_content"] = message["reasoning"] = thoughts
             if parts.calls:
                 calls = enumerate(parts.calls)
                 message["content"] = message["content"] or None

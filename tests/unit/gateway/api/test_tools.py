@@ -267,10 +267,10 @@ ONE = f'<tool_call>{{"name": "weather", "arguments": {ARGUMENTS}}}</tool_call>'
 ANSWER = f"<think>Hm.</think>Let me see.\n{ONE}\n{ONE}"
 
 
-def saying(text, size, ended=STOP):
+def saying(text, size, ended=STOP, said_as=FORM):
     async def generate(request, context):
         form = AnswerFormat()
-        form.CopyFrom(FORM)
+        form.CopyFrom(said_as)
         form.call_demanded = request.shape.calls.required
         yield TextChunk(prompt=PromptInfo(tokens=1, format=form))
         place = request.resumed[0].text_length if request.resumed else 0
@@ -351,6 +351,19 @@ async def test_thoughts_are_counted(gateway):
     gateway.tokenizer.generate = saying("<think>Hm.</think>Yes.", 1)
     usage = (await gateway.openai().chat.completions.create(model="m", messages=MESSAGES)).usage
     assert usage.completion_tokens_details.reasoning_tokens == len("Hm.</think>")
+
+
+@pytest.mark.parametrize("thinks", [True, False])
+async def test_an_answer_without_thoughts_has_no_such_fields(gateway, thinks):
+    form = AnswerFormat(call_begin=["<tool_call>"], call_end="</tool_call>", call_syntax=JSON_CALLS)
+    gateway.tokenizer.generate = saying(ONE, 4, said_as=FORM if thinks else form)
+    ask = {"model": "m", "messages": MESSAGES, "tools": [WEATHER], "tool_choice": "required"}
+    whole = (await gateway.http.post("/v1/chat/completions", json=ask)).json()
+    message = whole["choices"][0]["message"]
+    assert len(message["tool_calls"]) == 1
+    assert not {"reasoning", "reasoning_content"} & set(message)
+    details = whole["usage"].get("completion_tokens_details")
+    assert details == ({"reasoning_tokens": 0} if thinks else None)
 
 
 PATCH = {"type": "custom", "custom": {"name": "patch", "description": "Patches."}}
