@@ -171,7 +171,7 @@ class TextRequest(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., text: _Optional[str] = ..., tokens: _Optional[_Union[TokenIds, _Mapping]] = ..., chat: _Optional[_Union[Conversation, _Mapping]] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., max_tokens: _Optional[int] = ..., most_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: _Optional[bool] = ..., skip_special_tokens: _Optional[bool] = ..., n: _Optional[int] = ..., cache_salt: _Optional[str] = ..., resumed: _Optional[_Iterable[_Union[TextSoFar, _Mapping]]] = ..., fingerprint: _Optional[str] = ..., tenant: _Optional[str] = ..., user: _Optional[str] = ..., priority: _Optional[int] = ..., beams: _Optional[_Union[_sampling_pb2.BeamSearch, _Mapping]] = ..., rolling_context: _Optional[bool] = ..., echo: _Optional[bool] = ..., return_prompt_tokens: _Optional[bool] = ..., scored_tokens: _Optional[int] = ..., shape: _Optional[_Union[Shape, _Mapping]] = ..., bad_words: _Optional[_Iterable[str]] = ..., dry_breakers: _Optional[_Iterable[str]] = ..., include_stop_text: _Optional[bool] = ..., truncate_prompt_tokens: _Optional[int] = ..., add_special_tokens: _Optional[bool] = ..., no_text: _Optional[bool] = ..., prediction: _Optional[str] = ..., thinking_budget: _Optional[int] = ..., lenient_budget: _Optional[bool] = ..., left_out: _Optional[_Iterable[str]] = ..., adapter: _Optional[str] = ...) -> None: ...
 
 class Shape(_message.Message):
-    __slots__ = ("json_schema", "regex", "choice", "grammar", "structural_tag", "calls", "lenient", "param", "or_calls")
+    __slots__ = ("json_schema", "regex", "choice", "grammar", "structural_tag", "calls", "lenient", "param", "or_calls", "compact")
     JSON_SCHEMA_FIELD_NUMBER: _ClassVar[int]
     REGEX_FIELD_NUMBER: _ClassVar[int]
     CHOICE_FIELD_NUMBER: _ClassVar[int]
@@ -181,6 +181,7 @@ class Shape(_message.Message):
     LENIENT_FIELD_NUMBER: _ClassVar[int]
     PARAM_FIELD_NUMBER: _ClassVar[int]
     OR_CALLS_FIELD_NUMBER: _ClassVar[int]
+    COMPACT_FIELD_NUMBER: _ClassVar[int]
     json_schema: str
     regex: str
     choice: str
@@ -190,7 +191,8 @@ class Shape(_message.Message):
     lenient: bool
     param: str
     or_calls: CallShape
-    def __init__(self, json_schema: _Optional[str] = ..., regex: _Optional[str] = ..., choice: _Optional[str] = ..., grammar: _Optional[str] = ..., structural_tag: _Optional[str] = ..., calls: _Optional[_Union[CallShape, _Mapping]] = ..., lenient: _Optional[bool] = ..., param: _Optional[str] = ..., or_calls: _Optional[_Union[CallShape, _Mapping]] = ...) -> None: ...
+    compact: bool
+    def __init__(self, json_schema: _Optional[str] = ..., regex: _Optional[str] = ..., choice: _Optional[str] = ..., grammar: _Optional[str] = ..., structural_tag: _Optional[str] = ..., calls: _Optional[_Union[CallShape, _Mapping]] = ..., lenient: _Optional[bool] = ..., param: _Optional[str] = ..., or_calls: _Optional[_Union[CallShape, _Mapping]] = ..., compact: _Optional[bool] = ...) -> None: ...
 
 class CallShape(_message.Message):
     __slots__ = ("required", "single", "function", "inputs")

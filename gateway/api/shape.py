@@ -147,7 +147,7 @@ class ResponseFormat(_Part):
 
 
 class StructuredOutputs(_Part):
-    """vLLM's `structured_outputs`: one of its fields, or none."""
+    """vLLM's `structured_outputs`: one shape, or none."""
 
     json_schema: _Schema | None = Field(None, alias="json")
     regex: _Text | None = None
@@ -155,17 +155,20 @@ class StructuredOutputs(_Part):
     grammar: _Text | None = Field(None, description="In Lark's notation or in GBNF.")
     json_object: bool | None = None
     structural_tag: _Tag | None = None
+    disable_any_whitespace: bool | None = Field(None, description="No white space between the parts of JSON.")
 
     def shape(self) -> Shape | None:
         given = [name for name in type(self).model_fields if getattr(self, name) not in (None, False)]
+        given = [name for name in given if name != "disable_any_whitespace"]
         if not given:
             return None
         if len(given) > 1:
             message = "'structured_outputs' may have one of its fields, not several."
             raise BadRequest(message, param="structured_outputs", code="invalid_value")
+        compact = bool(self.disable_any_whitespace) and given[0] in ("json_schema", "json_object")
         if self.json_object:
-            return Shape(json_schema=ANY_OBJECT)
-        shape, value = Shape(), getattr(self, given[0])
+            return Shape(json_schema=ANY_OBJECT, compact=compact)
+        shape, value = Shape(compact=compact), getattr(self, given[0])
         setattr(shape, given[0], json.dumps(value) if given[0] == "choice" else value)
         return shape
 

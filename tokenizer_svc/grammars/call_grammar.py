@@ -25,6 +25,7 @@ from tokenizer_svc.grammars.input_spellings import BareSpelling, JsonSpelling
 from tokenizer_svc.grammars.lark_reader import Source
 from tokenizer_svc.grammars.nested_values import ELEMENT, NestedValues
 from tokenizer_svc.grammars.schema_by_type import by_type, takes_texts, texts_of
+from tokenizer_svc.grammars.schema_closed import closed
 from tokenizer_svc.grammars.schema_limits import bounded, followed, with_required
 from tokenizer_svc.grammars.thought_grammar import ANY, SPACE, Texts
 from tokenizer_svc.mark_suffix import named
@@ -87,7 +88,9 @@ class _Grammar:
 
     def _shaped(self) -> str:
         """A text that follows the answer's own schema."""
-        return self._texts.said(self._json(json.loads(self._asked.text_schema), self._asked.text_lenient))
+        asked = self._asked
+        schema = closed(json.loads(asked.text_schema))
+        return self._texts.said(self._json(schema, asked.text_lenient, asked.text_compact))
 
     def _begins(self) -> tuple[str, ...]:
         """What begins calls, whatever their names."""
@@ -204,8 +207,8 @@ class _Grammar:
         text = InputGrammar(self._rules, source, spelling).text(self._literal(mark))
         return f"{text} {self._literal(end.removeprefix(mark))}".strip()
 
-    def _json(self, schema: Mapping[str, Any], lenient: bool) -> str:
-        options = {"lenient": lenient, "whitespace_pattern": WHITESPACE}
+    def _json(self, schema: Mapping[str, Any], lenient: bool, compact: bool = False) -> str:
+        options = {"lenient": lenient, "whitespace_pattern": "" if compact else WHITESPACE}
         return self._rules.add("%json " + json.dumps({"x-guidance": options} | followed(schema, lenient)))
 
     def _pairs(self, schema: Mapping[str, Any], lenient: bool) -> str:

@@ -52,6 +52,8 @@ class CallRules:
     """JSON Schema, as JSON, of an answer without calls. Empty: any text, also before calls."""
     text_lenient: bool = False
     """Keywords of `text_schema` that are not supported are passed over."""
+    text_compact: bool = False
+    """An answer by `text_schema` has no white space between the parts of its JSON."""
 
     @staticmethod
     def read(text: str) -> "CallRules":
@@ -112,6 +114,7 @@ def call_rules(request: TextRequest, formats: Formats, prompt: list[int]) -> Cal
         single=asked.single,
         text_schema=shape.json_schema,
         text_lenient=shape.lenient,
+        text_compact=shape.compact,
     )
     if len(rules.write()) > MOST_CHARACTERS:
         longest = max(functions, key=lambda each: len(repr(each)))

@@ -97,12 +97,18 @@ def each_tried(vocabulary: Vocabulary, kind: str, text: str, lenient: bool) -> d
 
 
 def tried(
-    vocabulary: Vocabulary, kind: str, text: str, lenient: bool, before: dict[str, Any] | None = None
+    vocabulary: Vocabulary,
+    kind: str,
+    text: str,
+    lenient: bool,
+    before: dict[str, Any] | None = None,
+    compact: bool = False,
 ) -> dict[str, Any]:
-    """The grammar as the worker takes it, or why there is none. `before`: a `ThoughtRules`."""
+    """The grammar as the worker takes it, or why there is none. `before`: a `ThoughtRules`. `compact`: as in
+    `grammar_text`."""
     try:
         with no_panic():
-            grammar = grammar_text(kind, text, lenient, vocabulary.special)
+            grammar = grammar_text(kind, text, lenient, vocabulary.special, compact)
             if before is not None:
                 grammar = after_thought(grammar, ThoughtRules(**before))
             vocabulary.walk(vocabulary.matcher(grammar))

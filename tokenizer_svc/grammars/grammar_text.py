@@ -13,32 +13,40 @@ from tokenizer_svc.grammars.call_rules import CallRules
 from tokenizer_svc.grammars.call_values import quoted
 from tokenizer_svc.grammars.lark_or_gbnf import lark_of
 from tokenizer_svc.grammars.regex_reader import plain_digits
+from tokenizer_svc.grammars.schema_closed import closed
 from tokenizer_svc.grammars.schema_limits import followed
 from tokenizer_svc.grammars.structural_tags import structural_grammar
 
 NO_TOKENS: Mapping[str, int] = MappingProxyType({})
 
 
-def grammar_text(kind: str, text: str, lenient: bool = False, special: Mapping[str, int] = NO_TOKENS) -> str:
+def grammar_text(
+    kind: str,
+    text: str,
+    lenient: bool = False,
+    special: Mapping[str, int] = NO_TOKENS,
+    compact: bool = False,
+) -> str:
     """The grammar of a `Shape`; `kind` is the name of its field. The text of `calls` is that of `CallRules`.
-    Of `any` there is none. `special`: tokens of the vocabulary that a grammar may name.
+    Of `any` there is none. `special`: tokens of the vocabulary that a grammar may name. `compact`: JSON by a
+    schema has no white space between its parts.
 
     To be called in `grammar_main.py` alone: a pattern may take any time. Raises `GrammarError` and
     `MemoryError`.
     """
     try:
-        return _text(kind, text, lenient, special)
+        return _text(kind, text, lenient, special, compact)
     except (GrammarError, MemoryError):
         raise
     except Exception as error:  # the library's readers raise what comes up
         raise GrammarError(str(error) or type(error).__name__) from error
 
 
-def _text(kind: str, text: str, lenient: bool, special: Mapping[str, int]) -> str:
+def _text(kind: str, text: str, lenient: bool, special: Mapping[str, int], compact: bool) -> str:
     match kind:
         case "json_schema":
-            options: Any = {"whitespace_pattern": WHITESPACE, "lenient": lenient}
-            schema = json.dumps(followed(json.loads(text), lenient))
+            options: Any = {"whitespace_pattern": "" if compact else WHITESPACE, "lenient": lenient}
+            schema = json.dumps(followed(closed(json.loads(text)), lenient))
             return LLMatcher.grammar_from_json_schema(schema, options)
         case "regex":
             return LLMatcher.grammar_from_regex(plain_digits(text))

@@ -104,6 +104,8 @@ class Grammars:
                 raise InvalidRequestError(called, f"{called} does not go with a grammar")
         seconds = RESUMED_SECONDS if request.resumed else COMPILE_SECONDS
         question: dict[str, Any] = {"kind": kind, "text": text, "lenient": shape.lenient}
+        if shape.compact:
+            question["compact"] = True
         if before is not None and before.thoughts:
             question["before"] = vars(before)
         verdict = await self._verdict(question, seconds, request.tenant)

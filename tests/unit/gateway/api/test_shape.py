@@ -50,6 +50,17 @@ ASKED: list[tuple[dict[str, Any], Shape | None]] = [
     ({"structured_outputs": {"json": SCHEMA}}, Shape(json_schema=TEXT)),
     ({"structured_outputs": {"json": json.dumps(SCHEMA), "regex": None}}, Shape(json_schema=TEXT)),
     ({"structured_outputs": {"json_object": True}}, Shape(json_schema='{"type":"object"}')),
+    (
+        {"structured_outputs": {"json": SCHEMA, "disable_any_whitespace": True}},
+        Shape(json_schema=TEXT, compact=True),
+    ),
+    (
+        {"structured_outputs": {"json_object": True, "disable_any_whitespace": True}},
+        Shape(json_schema='{"type":"object"}', compact=True),
+    ),
+    ({"structured_outputs": {"json": SCHEMA, "disable_any_whitespace": False}}, Shape(json_schema=TEXT)),
+    ({"structured_outputs": {"regex": "a+", "disable_any_whitespace": True}}, Shape(regex="a+")),
+    ({"structured_outputs": {"disable_any_whitespace": True}}, None),
     ({"structured_outputs": {"regex": "a+"}}, Shape(regex="a+")),
     ({"structured_outputs": {"choice": ["a", "b"]}}, Shape(choice='["a", "b"]')),
     ({"structured_outputs": {"grammar": 'root ::= "a"'}}, Shape(grammar='root ::= "a"')),
@@ -162,7 +173,7 @@ def test_fields_of_others_that_ask_for_nothing() -> None:
     }
     assert shape_of(structured_outputs=whole) == Shape(regex="ab", param="structured_outputs")
     assert shape_of(response_format={"type": "json_object", "schema": None}) is not None
-    for more in ({"whitespace_pattern": " "}, {"disable_any_whitespace": True}, {"retries": 0}):
+    for more in ({"whitespace_pattern": " "}, {"retries": 0}):
         with pytest.raises(BadRequest) as refused:
             shape_of(structured_outputs={"regex": "ab", **more})
         assert refused.value.param == f"structured_outputs.{next(iter(more))}"

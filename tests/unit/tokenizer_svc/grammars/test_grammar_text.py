@@ -160,3 +160,13 @@ def test_numbers_of_properties_need_all_of_them_required(vocabulary: Vocabulary,
 def test_schemas_that_may_hold_together_are_none_for_one_of(vocabulary: Vocabulary) -> None:
     with pytest.raises(GrammarError, match="oneOf of schemas that may hold together"):
         compiled(vocabulary, {"oneOf": [{"type": "integer"}, {"type": "number"}]})
+
+
+def test_white_space_may_be_ruled_out(vocabulary: Vocabulary) -> None:
+    schema = json.dumps({"type": "array", "items": {"type": "integer"}})
+    for compact in (False, True):
+        for text in ("[1,2]", "[1, 2]", "[1,\n2]"):
+            matcher = vocabulary.matcher(grammar_text("json_schema", schema, compact=compact))
+            tokens = TOKENIZER.encode(text, add_special_tokens=False).ids
+            follows = matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
+            assert follows == (text == "[1,2]" or not compact)
