@@ -4,6 +4,7 @@ import json
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -186,18 +187,14 @@ def walk(model: Model, rules: CallRules, seed: int) -> str | None:
             tried = model.tokens(draw.choice(CLOSING if closing else PARTS))
             found = tried if matcher.validate_tokens(tried) == len(tried) else []
         if not found:
-            allowed = [t for t in range(model.tokenizer.get_vocab_size()) if _allowed(matcher, t)]
-            allowed = [t for t in allowed if t != END]
+            bias = matcher.compute_logit_bias()
+            allowed = [token for token in compress(range(len(bias)), bias) if token != END]
             if not allowed:
                 return None
             found = [draw.choice(allowed)]
         assert matcher.consume_tokens(found)
         tokens += found
     return None
-
-
-def _allowed(matcher: LLMatcher, token: int) -> bool:
-    return matcher.validate_tokens([token]) == 1
 
 
 def schema_of(draw: random.Random, depth: int = 0) -> Any:
