@@ -96,6 +96,13 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(100_000, 50, 50)
 
 
+def pytest_runtest_teardown() -> None:
+    """What loads a model sets PyTorch's threads for the process. Tests after it would wait for the slowest of
+    them in each product, however small: twenty times as long, where all cores compute."""
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)
+
+
 EMULATED = ("test_asked.py", "test_ptx_memory.py", "test_ptx_numbers.py")
 """Files of tests that need the PTX emulator."""
 
