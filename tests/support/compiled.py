@@ -2,8 +2,8 @@
 
 Launches are intercepted: what would have been launched, with its very arguments, is compiled to machine code.
 Prints each kernel with the shared memory that a program of it takes, a thread's registers, the bytes that did
-not fit into them, of a decode's attention over each format of pages the instructions of the loop that
-multiplies, and the seconds of compiling. To disassemble a kernel takes as long as to compile it. Only
+not fit into them, on Hopper of a decode's attention over each format of pages the instructions of the loop
+that multiplies, and the seconds of compiling. To disassemble a kernel takes as long as to compile it. Only
 attention is compiled for capabilities other than 80 and 90.
 """
 
@@ -85,7 +85,7 @@ def main(capability: int) -> None:
         cubin = found.asm["cubin"]
         name = kernel.__name__
         attends[name] += name.startswith("attend")
-        loop = multiplying_loop(cubin) if 0 < attends[name] <= len(FORMATS) else "-"
+        loop = multiplying_loop(cubin) if capability == 90 and 0 < attends[name] <= len(FORMATS) else "-"
         numbers = found.metadata.shared, *resources(cubin), loop, round(seconds, 1)
         print(capability, name, *numbers, flush=True)
 
