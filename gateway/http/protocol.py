@@ -20,7 +20,7 @@ from gateway.errors import HeadTooLarge
 from gateway.http.connections import ConnectionLimits, Doors
 from gateway.http.head import HeldHead
 from gateway.http.timed import TimedProtocol, Unchunked
-from gateway.http.websocket import WebSocketProtocol
+from gateway.http.websocket import ParsingTurns, WebSocketProtocol
 
 SOCKET_PATH = b"/v1/stream"
 MAX_HEAD_BYTES = 2**16
@@ -33,8 +33,10 @@ read may begin with the body of the last request."""
 class HttpProtocol(TimedProtocol):
     """One connection."""
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
+    def __init__(self, *arguments: Any, turns: ParsingTurns | None = None, **named: Any) -> None:
+        """`turns`: shared by all WebSockets of a server."""
         super().__init__(*arguments, **named)
+        self._turns = turns
         self.parser = _Parser(self)
         self._head_bytes = self._unparsed_bytes = 0
 
@@ -84,7 +86,7 @@ class HttpProtocol(TimedProtocol):
         self.scope["method"] = "GET"
         self.end_phases()
         left = partial(self._doors.leave, self._address)
-        made = partial(WebSocketProtocol, left=left, write_seconds=self._limits.write)
+        made = partial(WebSocketProtocol, left=left, write_seconds=self._limits.write, turns=self._turns)
         self.ws_protocol_class = cast(type[asyncio.Protocol], made)
         super().handle_websocket_upgrade()
         if self.flow.write_paused:  # by an answer before, which the client has not taken
@@ -110,7 +112,7 @@ class HttpProtocol(TimedProtocol):
 
 def protocol(limits: ConnectionLimits) -> type[asyncio.Protocol]:
     """What uvicorn makes of each connection of a server, within `limits`."""
-    made = partial(HttpProtocol, limits=limits, doors=Doors(limits))
+    made = partial(HttpProtocol, limits=limits, doors=Doors(limits), turns=ParsingTurns())
     return cast(type[asyncio.Protocol], made)
 
 

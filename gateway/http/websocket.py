@@ -4,8 +4,9 @@
   of it is read: each ping would be one more answer to keep.
 - What has come is parsed piece by piece, and only while the application waits for a message. In the queue a
   message of a few bytes takes hundreds.
-- A client that has shown no valid API key, where keys are needed, may send small messages alone. Large ones
-  of other clients count as bodies of requests do.
+- All connections together parse for `TURN_SECONDS` in each turn of the event loop, one after the other.
+- A client that has shown no valid API key, where keys are needed, may send messages of `KEYLESS_BYTES`: a key
+  fits. Large ones of other clients count as bodies of requests do.
 """
 
 import asyncio
@@ -20,12 +21,53 @@ from websockets.frames import CloseCode, Frame
 from gateway.errors import Overloaded
 from gateway.http.body_memory import Held
 
+KEYLESS_BYTES = 2**12
+"""Bytes of a message of a client that has shown no valid key yet. They do not count."""
 SMALL_BYTES = 2**16
-"""Bytes of a message that anybody may send, and that do not count."""
+"""Bytes of a message that do not count."""
 PIECE_BYTES = 2**8
 """Bytes that are parsed at once: up to 43 frames."""
 TURN_SECONDS = 0.001
-"""Time after which others have their turn. What has come at once may be 40,000 frames."""
+"""Time for all parsing in one turn of the event loop. What has come at once may be 40,000 frames."""
+
+
+class ParsingTurns:
+    """The time to parse, which all WebSockets of a server share: one that floods has less of it, not others.
+
+    A connection parses at once while nobody waits and there is time left in this turn of the event loop.
+    Otherwise it waits behind those that wait already.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[WebSocketProtocol, None] = {}
+        self._end = 0.0
+        self._next: asyncio.Handle | None = None
+
+    def ask(self, connection: "WebSocketProtocol") -> None:
+        """Let the connection parse what has come, now or later."""
+        self._waiting.setdefault(connection)
+        if self._next is None:
+            self._begin(connection.loop)
+        elif len(self._waiting) == 1 and time.monotonic() < self._end:
+            self._parse_first()
+
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._end = time.monotonic() + TURN_SECONDS
+        self._next = loop.call_soon(self._in_turn, loop)
+        self._parse_first()
+        while self._waiting and time.monotonic() < self._end:
+            self._parse_first()
+
+    def _parse_first(self) -> None:
+        connection = next(iter(self._waiting))
+        del self._waiting[connection]
+        if connection.parse(self._end):
+            self._waiting.setdefault(connection)
+
+    def _in_turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._next = None
+        if self._waiting:
+            self._begin(loop)
 
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):
@@ -40,14 +82,16 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         *arguments: Any,
         left: Callable[[], None] = lambda: None,
         write_seconds: float = 60.0,
+        turns: ParsingTurns | None = None,
         **named: Any,
     ) -> None:
         """`left`: called when the connection is closed. `write_seconds`: time in which the client must take
-        what waits to be written."""
+        what waits to be written. `turns`: shared by all connections of the server."""
         super().__init__(*arguments, **named)
         self.app_state = {**self.app_state, "hold_messages": self.hold_messages}
         self._left = left
         self._write_seconds = write_seconds
+        self._turns = turns or ParsingTurns()
         self._write_timer: asyncio.TimerHandle | None = None
         self._over = False
         """The application has ended."""
@@ -56,8 +100,6 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self._wanted = True
         """The application waits for a message, or has not taken any yet."""
         self._held: Held | None = None
-        self._later: asyncio.Handle | None = None
-        """The next turn to parse."""
 
     def hold_messages(self, held: Held) -> None:
         """For the application: the client may send large messages from now on. `held` counts each one until
@@ -102,7 +144,15 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     def _go_on(self) -> None:
         """Parse what has come, in turns with other connections."""
-        end = time.monotonic() + TURN_SECONDS
+        if self._unread and self._may_go_on:
+            self._turns.ask(self)
+        self._pace()
+
+    def parse(self, end: float) -> bool:
+        """Parse what has come until `end`, at least a piece of it. Whether there is more to parse.
+
+        `end`: on the clock `time.monotonic`.
+        """
         while self._unread and self._may_go_on:
             piece = bytes(self._unread[:PIECE_BYTES])
             del self._unread[:PIECE_BYTES]
@@ -110,13 +160,9 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             if not self.read_paused:
                 self._count(self._unfinished)
             if time.monotonic() >= end:
-                self._later = self._later or self.loop.call_soon(self._in_turn)
                 break
         self._pace()
-
-    def _in_turn(self) -> None:
-        self._later = None
-        self._go_on()
+        return bool(self._unread) and self._may_go_on
 
     def _pace(self) -> None:
         """Read no more than is parsed."""
@@ -133,10 +179,12 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     def _count(self, size: int) -> None:
         """Count the bytes of a message, or of a part of one."""
         self._release()
-        if size <= SMALL_BYTES or self.disconnected:
+        if size <= KEYLESS_BYTES or self.disconnected:
             return
         if self._held is None:
             self._fail(CloseCode.MESSAGE_TOO_BIG, "a large message needs an API key")
+            return
+        if size <= SMALL_BYTES:
             return
         try:
             self._held.grow(size)

@@ -16,7 +16,7 @@ from gateway.http.body_memory import MAX_HELD_BYTES
 from gateway.http.connections import ConnectionLimits
 from gateway.http.protocol import HttpProtocol
 from gateway.http.socket_session import SocketSession
-from gateway.http.websocket import SMALL_BYTES
+from gateway.http.websocket import KEYLESS_BYTES, SMALL_BYTES
 from ops.runtime.limits import Limits
 from proto.sampling_pb2 import NOT_FINISHED, STOP
 from proto.tokenizer_pb2 import PromptInfo, TextChunk, TextDelta
@@ -342,9 +342,9 @@ async def test_large_messages_come_from_who_has_shown_a_key(backend, keys_of):
             assert (await until_ends(socket, "a"))["a"][-1]["type"] == "end"
         async with opened(server) as socket:
             await say(socket, "key", key="unknown")
-            await ask(socket, "a", prompt=LARGE[: SMALL_BYTES // 2])
+            await ask(socket, "a", prompt=LARGE[: KEYLESS_BYTES // 2])
             assert (await heard(socket))["status"] == 401
-            await ask(socket, "a", prompt=LARGE[: SMALL_BYTES + 1])
+            await ask(socket, "a", prompt=LARGE[:KEYLESS_BYTES])
             with pytest.raises(ConnectionClosed) as closed:
                 await heard(socket)
             assert closed.value.rcvd is not None

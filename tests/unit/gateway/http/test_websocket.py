@@ -2,8 +2,9 @@
 
 import asyncio
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ from uvicorn.server import ServerState
 
 from gateway.http import websocket
 from gateway.http.body_memory import BodyMemory, Held
-from gateway.http.websocket import PIECE_BYTES, WebSocketProtocol
+from gateway.http.websocket import PIECE_BYTES, ParsingTurns, WebSocketProtocol
 from tests.unit.gateway.conftest import serving
 from tests.unit.gateway.http.test_timed import GET, LONG, SOON, Transport
 
@@ -129,11 +130,11 @@ class Paced(Transport):
 
 
 @asynccontextmanager
-async def opened(app: App) -> AsyncIterator[WebSocketProtocol]:
+async def opened(app: App, turns: ParsingTurns | None = None) -> AsyncIterator[WebSocketProtocol]:
     """A connection whose client takes nothing."""
     config = uvicorn.Config(app, lifespan="off", log_config=None, ws_per_message_deflate=False)
     config.load()
-    made = WebSocketProtocol(config, ServerState(), {}, write_seconds=SOON)
+    made = WebSocketProtocol(config, ServerState(), {}, write_seconds=SOON, turns=turns)
     made.connection_made(Paced())
     made.data_received(HEAD)
     async with asyncio.timeout(60):
@@ -272,6 +273,34 @@ async def test_short_frames_leave_turns_to_others(short, monkeypatch):
                 turns += 1
     assert app.taken == ["ab"]
     assert turns >= 5000 * len(short) // PIECE_BYTES
+
+
+async def test_connections_share_the_time_for_parsing(monkeypatch):
+    """Two hundred that flood would otherwise hold everything else up for all their turns together."""
+    monkeypatch.setattr(websocket, "TURN_SECONDS", 0)
+    turns, number, pieces = ParsingTurns(), 20, 30
+    async with AsyncExitStack() as stack:
+        several = [await stack.enter_async_context(opened(App(), turns)) for _ in range(number)]
+        parsed, parse = [], WebSocketProtocol.parse
+
+        def noted(made: WebSocketProtocol, end: float) -> bool:
+            before = len(made._unread)
+            more = parse(made, end)
+            parsed.append((several.index(made), before - len(made._unread)))
+            return more
+
+        monkeypatch.setattr(WebSocketProtocol, "parse", noted)
+        ping = frame(PING, bytes(PIECE_BYTES // 2 - 6))  # two are a piece
+        for made in several:
+            made.data_received(ping * 2 * pieces)
+        assert not any(made.transport.reading for made in several)
+        for turn in range(number * pieces):
+            assert [size for _, size in parsed[turn:]] == [PIECE_BYTES], "one piece in each turn of the loop"
+            had = Counter(parsed)
+            assert max(had.values()) - had[number - 1, PIECE_BYTES] <= 2, "one connection after the other"
+            await asyncio.sleep(0)
+        assert len(parsed) == number * pieces
+        assert all(made.transport.reading for made in several)
 
 
 @pytest.mark.parametrize("piece", [b"", b"ab"])
