@@ -23,10 +23,10 @@ from ops.model_directory.files import FileError
 from ops.model_directory.image_files import measured
 from ops.model_directory.vision import TEXT_ALONE, Grid, ImageError, Vision, read_vision
 from ops.runtime.image_store import MAX_IMAGES, ImageStore
+from ops.runtime.turns import Turns
 from proto.images_pb2 import ImageFile, PromptImage
 from proto.tokenizer_pb2 import ChatMessage, ContentImage, Conversation
 from tokenizer_svc.errors import InvalidRequestError, ModelDirectoryError
-from tokenizer_svc.turns import Turns
 
 KNOWN_SIZES = 10_000
 """Images whose sizes are remembered, so that the next turn of a conversation decodes no image again."""

@@ -15,17 +15,18 @@ Both ways a message is its length (4 bytes, little-endian) and an object of JSON
 import asyncio
 import json
 import logging
+import signal
 import struct
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from ops.runtime.turns import Turns
 from tokenizer_svc.bounds import environment
 from tokenizer_svc.errors import InvalidRequestError, ModelDirectoryError
 from tokenizer_svc.template import USUAL, Rendering
 from tokenizer_svc.tools_as_text import Spelling
-from tokenizer_svc.turns import Turns
 
 CPU_SECONDS = 2.0
 """Processor time for one conversation. A long one takes some milliseconds."""
@@ -34,7 +35,7 @@ QUICK_SECONDS = 0.1
 WALL_SECONDS = 30.0
 """A process that takes longer than this for one conversation hangs: its bound on time is far less."""
 QUICK_WALL_SECONDS = 3.0
-"""The same of that process. Code in C that does not look at the time may take so long."""
+"""The same of that process."""
 HEADER = struct.Struct("<I")
 
 log = logging.getLogger(__name__)
@@ -144,8 +145,9 @@ class _Lane:
                     await self._end()
                     return {**failure, "slow": True}
                 except (OSError, EOFError):
+                    if await self._end() == -signal.SIGVTALRM:  # it was out of time: see `Bounded`
+                        return {**failure, "slow": True}
                     log.warning("the process that renders the chat template has ended")
-                    await self._end()
                 except BaseException:
                     await self._end()  # there may be half a message in the pipes
                     raise
@@ -184,9 +186,11 @@ class _Lane:
         answer: dict[str, Any] = json.loads(await stdout.readexactly(length))
         return answer
 
-    async def _end(self) -> None:
+    async def _end(self) -> int | None:
+        """End the process. Returns its exit status; None if there is no process."""
         process, self.process = self.process, None
-        if process is not None:
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
+        if process is None:
+            return None
+        if process.returncode is None:
+            process.kill()
+        return await process.wait()

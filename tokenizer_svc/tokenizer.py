@@ -13,6 +13,7 @@ from ops.model_directory.files import FileError
 from ops.model_directory.special_tokens import is_special
 from ops.model_directory.tokenizer_content import tokenizer_content
 from ops.runtime.watchdog import end_at_once
+from tokenizer_svc.aside import Aside
 from tokenizer_svc.classification import SETTINGS, pair_arguments
 from tokenizer_svc.defaults import read_defaults
 from tokenizer_svc.errors import ModelDirectoryError, PanicError, TooLongError
@@ -22,7 +23,6 @@ from tokenizer_svc.longest import characters_per_token
 from tokenizer_svc.panic import no_panic
 from tokenizer_svc.pooling import Ways, ways_in
 from tokenizer_svc.token_bytes import TokenBytes
-from tokenizer_svc.turns import Aside
 
 _PLACES = (2**32 - 1, 2**32 - 2)
 """Numbers of the library's type for tokens that no token has."""

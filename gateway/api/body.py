@@ -49,10 +49,11 @@ async def read_body(request: Request, kind: type[Body]) -> Body:
     encoding = request.headers.get("content-encoding", "").strip().lower() or "identity"
     if encoding not in ("identity", *_GZIP):
         raise WrongEncoding(f"The content encoding '{encoding[:50]}' is not supported: send gzip or none.")
-    raw = await _read(request, request.state.body, encoding in _GZIP)
+    held: Held = request.state.body
+    raw = await _read(request, held, encoding in _GZIP)
     ignored = request.state.noted = None if request.app.state.strict_fields else Ignored()
     try:
-        body = await parsed(len(raw), lambda: parse(raw, kind, ignored))
+        body = await parsed(held.tenant, len(raw), lambda: parse(raw, kind, ignored))
     finally:
         if ignored:
             _tell(request, ignored, ignored.names)

@@ -29,6 +29,7 @@ from gateway.api.tokenize import prompt_of
 from gateway.api.tools import input_of
 from gateway.api.translate import chat_requests
 from gateway.errors import BadRequest, GatewayError
+from gateway.http.body_memory import Held
 from gateway.http.caller import caller_of
 from gateway.http.error_shape import shape_at
 from gateway.http.openapi import posting
@@ -71,6 +72,7 @@ class Keeping:
     stored: bool = False
     created: int | None = None
     """When a background response was asked for."""
+    tenant: str = ""
 
 
 def router(generator: Generator, store: ResponseStore | None, background: Background | None) -> APIRouter:
@@ -96,11 +98,12 @@ def router(generator: Generator, store: ResponseStore | None, background: Backgr
             if asked.background:
                 return await _queue(request, generator, asked, items, background)
             stored = store is not None and asked.store is not False
-            put = _put(store, caller_of(request).tenant, stored, asked.conversation) if store else None
+            tenant = caller_of(request).tenant
+            put = _put(store, tenant, stored, asked.conversation) if store else None
             if put is not None and sum(one.image_characters for one in items.all) > MAX_RECORD_BYTES:
                 # It would be refused once the answer is there.
                 raise response_too_large() if stored else conversation_too_large()
-            keeping = Keeping(items if put else NO_ITEMS, put, stored)
+            keeping = Keeping(items if put else NO_ITEMS, put, stored, tenant=tenant)
         defaults = await generator.defaults_of(asked.model)
         offered, body = await _chat_of(request, asked, items)
         kind = partial(ResponsesAnswer, asked, keeping, defaults, offered)
@@ -126,13 +129,14 @@ async def _chat_of(request: Request, asked: ResponsesBody, items: Items) -> tupl
         offered = asked.offered(items.all)
         return offered, asked.chat(items.all, offered)
 
-    return await parsed(request.state.body.size, made)
+    held: Held = request.state.body
+    return await parsed(held.tenant, held.size, made)
 
 
-async def _stored(items: Items, request_id: str) -> list[Json]:
+async def _stored(tenant: str, items: Items, request_id: str) -> list[Json]:
     """Items as they are stored."""
     every = items.all
-    return await parsed(len(every) * PART_BYTES, lambda: stored_items(every, request_id))
+    return await parsed(tenant, len(every) * PART_BYTES, lambda: stored_items(every, request_id))
 
 
 def _put(store: ResponseStore, tenant: str, stored: bool, conversation: str) -> Put | None:
@@ -166,7 +170,7 @@ async def _queue(
     defaults = await generator.defaults_of(body.model)
     answer = ResponsesAnswer(asked, Keeping(stored=True), defaults, offered, body, request_id, 1)
     queued = answer.queued()
-    stored = await _stored(items, request_id)
+    stored = await _stored(caller_of(request).tenant, items, request_id)
     return await background.begin(request, asked.without_input, queued, stored, len(items.earlier))
 
 
@@ -208,7 +212,7 @@ class ResponsesAnswer(ChatAnswer):
     async def keep(self) -> None:
         if self._keeping.put is not None:
             kept, response = self._keeping.items, self._response()
-            items = await _stored(kept, self._item_ids)
+            items = await _stored(self._keeping.tenant, kept, self._item_ids)
             added = NOTHING_ADDED
             if (conversation := response["conversation"]) is not None:
                 added = Added(conversation["id"], items[len(kept.earlier) :] + response["output"])

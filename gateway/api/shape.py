@@ -23,6 +23,8 @@ ANY_OBJECT = '{"type":"object"}'
 def _schema(value: object) -> object:
     """A JSON Schema as JSON text."""
     if isinstance(value, str):
+        if len(value) > MAX_CHARACTERS:
+            return value  # refused for its length: nobody has counted the objects that it would make
         try:
             value = json.loads(value)
         except (ValueError, RecursionError) as error:
@@ -46,6 +48,8 @@ def _structural_tag(value: object) -> object:
     """A structural tag as JSON text."""
     text = _schema(value)
     assert isinstance(text, str)
+    if len(text) > MAX_CHARACTERS:
+        return text
     tag = {key: part for key, part in json.loads(text).items() if part}
     if tag.pop("type", "structural_tag") == "structural_tag" and tag.keys() in _TAGS:
         return json.dumps(tag, ensure_ascii=False, separators=(",", ":"))

@@ -15,6 +15,7 @@ from gateway.api.listing import PARAMETERS, page_of
 from gateway.api.responses_answer_schema import RESPONSE_EVENTS, DeletedResponse, InputItems, ResponseAnswer
 from gateway.api.responses_schema import ResponsesBody
 from gateway.errors import BadRequest, NotFound, Unauthorized
+from gateway.http.body_memory import Held
 from gateway.http.caller import caller_of
 from gateway.http.openapi import getting
 from gateway.parsing import parsed_each
@@ -88,8 +89,9 @@ async def _conversation(request: Request, asked: ResponsesBody, store: ResponseS
         raise NotFound(f"Conversation with id '{name[:100]}' not found.", param="conversation")
     _check_count(texts, asked, "conversation")
     size = sum(map(len, texts))
-    request.state.body.grow(size)
-    return await parsed_each(size, _ITEM.validate_json, texts)
+    held: Held = request.state.body
+    held.grow(size)
+    return await parsed_each(held.tenant, size, _ITEM.validate_json, texts)
 
 
 async def _previous(request: Request, asked: ResponsesBody, store: ResponseStore | None) -> list[Item]:
@@ -148,7 +150,8 @@ def _parts(record: Json) -> list[Json]:
 
 
 async def _all_items(request: Request, record: Json) -> list[Item]:
-    return await parsed_each(request.state.body.size, _ITEM.validate_python, _parts(record))
+    held: Held = request.state.body
+    return await parsed_each(held.tenant, held.size, _ITEM.validate_python, _parts(record))
 
 
 def router(store: ResponseStore | None, background: Background | None) -> APIRouter:

@@ -24,17 +24,21 @@ def router(keys: KeyRing, bodies: BodyMemory) -> APIRouter:
     async def stream(socket: WebSocket) -> None:
         """Requests and their answers in frames: see `gateway.http.frames`."""
 
-        async def shown(authorization: str) -> None:
+        async def shown(authorization: str) -> str:
+            """The tenant whom a key lets in, and then large messages are held; "" for an invalid key."""
             with contextlib.suppress(Unauthorized, Unavailable):  # its requests are told so
                 found = await keys.find(authorization)
                 client = tenant_at(socket.client.host) if socket.client else ""
-                socket.state.hold_messages(Held(bodies, found[1].tenant if found else client))
+                held = Held(bodies, found[1].tenant if found else client)
+                socket.state.hold_messages(held)
+                return held.tenant
+            return ""
 
         offered = socket.scope["subprotocols"]
         own = [one.removeprefix(KEY_PROTOCOL) for one in offered if one.startswith(KEY_PROTOCOL)]
         key = own[0] if own else None
-        await shown(authorization_in(socket.headers) if key is None else f"Bearer {key}")
+        tenant = await shown(authorization_in(socket.headers) if key is None else f"Bearer {key}")
         await socket.accept(PROTOCOL if PROTOCOL in offered else None)
-        await SocketSession(socket.app, socket, key, shown).run()
+        await SocketSession(socket.app, socket, key, tenant, shown).run()
 
     return routes

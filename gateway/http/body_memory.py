@@ -51,7 +51,7 @@ class Held:
     """The part of one request."""
 
     def __init__(self, memory: BodyMemory, tenant: str = "") -> None:
-        self._memory, self._tenant, self.size = memory, tenant, 0
+        self._memory, self.tenant, self.size = memory, tenant, 0
 
     def announced(self, length: str) -> None:
         """Raises `TooLarge`, and `Overloaded` as `expect`. `length`: the header `Content-Length`, or ""."""
@@ -65,16 +65,16 @@ class Held:
 
         The room is not kept: a client that announces a body and does not send it would hold it from others.
         """
-        self._memory.check(self._tenant, size)
+        self._memory.check(self.tenant, size)
 
     def grow(self, size: int) -> None:
         """Hold `size` more bytes, which have come. Raises `Overloaded` if there is no room for them."""
-        self._memory.check(self._tenant, size)
-        self._memory.add(self._tenant, size)
+        self._memory.check(self.tenant, size)
+        self._memory.add(self.tenant, size)
         self.size += size
 
     def release(self) -> None:
-        self._memory.add(self._tenant, -self.size)
+        self._memory.add(self.tenant, -self.size)
         self.size = 0
 
 

@@ -37,17 +37,17 @@ _COPIED = frozenset((b"host", b"origin", b"authorization", b"x-api-key", b"trace
 """Headers of the socket that each of its requests has."""
 _GOING_AWAY = 1001
 
-Shown = Callable[[str], Awaitable[None]]
-"""Takes the header `Authorization` that a key would come in."""
+Shown = Callable[[str], Awaitable[str]]
+"""Takes the header `Authorization` that a key would come in, and gives the tenant; "" for no valid key."""
 
 
 class SocketSession:
     """The requests of one socket."""
 
-    def __init__(self, app: ASGIApp, socket: WebSocket, key: str | None, shown: Shown) -> None:
-        """`app`: answers requests. `key`: an API key that came with the socket. `shown`: called for each one
-        that comes later, before the next message is taken."""
-        self._app, self._socket, self._key, self._shown = app, socket, key, shown
+    def __init__(self, app: ASGIApp, socket: WebSocket, key: str | None, tenant: str, shown: Shown) -> None:
+        """`app`: answers requests. `key`: an API key that came with the socket, and `tenant` whose it is.
+        `shown`: called for each key that comes later, before the next message is taken."""
+        self._app, self._socket, self._key, self._tenant, self._shown = app, socket, key, tenant, shown
         self._requests: dict[str, _OwnRequest] = {}
         """Those whose answers the socket has not taken to the end, by id."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -81,7 +81,7 @@ class SocketSession:
 
     async def _take(self, text: str) -> None:
         try:
-            frame = await parsed(len(text), lambda: read_frame(text))
+            frame = await parsed(self._tenant, len(text), lambda: read_frame(text))
         except BadRequest as error:
             await _say(
                 self._socket, error_frame(error, error.id if isinstance(error, NotUnderstood) else None)
@@ -89,14 +89,14 @@ class SocketSession:
             return
         if isinstance(frame, KeyFrame):
             self._key = frame.key
-            await self._shown(f"Bearer {frame.key}")
+            self._tenant = await self._shown(f"Bearer {frame.key}")
         elif isinstance(frame, CancelFrame):
             if (request := self._requests.get(frame.id)) is not None:
                 request.cancel()
         elif (refusal := self._refusal(frame)) is not None:
             await _say(self._socket, error_frame(refusal, frame.id))
         else:
-            self._begin(frame, await parsed(len(text), lambda: text_of(frame.body)))
+            self._begin(frame, await parsed(self._tenant, len(text), lambda: text_of(frame.body)))
 
     def _refusal(self, frame: RequestFrame) -> GatewayError | None:
         if frame.id in self._requests:

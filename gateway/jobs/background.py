@@ -54,7 +54,7 @@ class BackgroundResponses:
             record = record | {"response": record["response"] | {"status": "in_progress"}}
             await self._store.put(job.tenant, job.id, record, job.lease)
         asked = record["request"] | {"input": record["input"], "stream": True}
-        body = await parsed(len(record["input"]) * PART_BYTES, lambda: text_of(asked))
+        body = await parsed(job.tenant, len(record["input"]) * PART_BYTES, lambda: text_of(asked))
         run = BackgroundRun(record["response"]["created_at"])
         state = {"request_id": job.id.removeprefix("resp_"), "run": run}
         while True:

@@ -87,7 +87,7 @@ class BatchWork:
             async for line in lines:
                 number += 1
                 try:
-                    custom_id = (await _parsed(line, batch["endpoint"]))["custom_id"]
+                    custom_id = (await _parsed(tenant, line, batch["endpoint"]))["custom_id"]
                     if custom_id in known:
                         message = f"The custom_id '{custom_id[:100]}' is not unique."
                         raise BadLine("duplicate_custom_id", message, "custom_id")
@@ -146,8 +146,8 @@ class BatchWork:
 
     async def _ask(self, job: Job, endpoint: str, line: bytes) -> tuple[str, bytes]:
         """The outcome of a line, and its result."""
-        request = await _parsed(line, endpoint)
-        body = await parsed(len(line), lambda: text_of({"user": USER} | request["body"]))
+        request = await _parsed(job.tenant, line, endpoint)
+        body = await parsed(job.tenant, len(line), lambda: text_of({"user": USER} | request["body"]))
         while True:
             async with self._own.ask(endpoint, body, job.behalf, {"late": True}) as reply:
                 if (wait := reply.again_in) is None:
@@ -168,7 +168,9 @@ class BatchWork:
         async with aclosing(self._store.files.lines(job.tenant, batch["input_file_id"])) as lines:
             async for line in lines:
                 if not _has(done, number):
-                    result = _result((await _parsed(line, batch["endpoint"]))["custom_id"], None, error)
+                    result = _result(
+                        (await _parsed(job.tenant, line, batch["endpoint"]))["custom_id"], None, error
+                    )
                     await self._store.add_result(job.tenant, batch, job.lease, number, "failed", result)
                 number += 1
         await self._put(job, batch, "expired")
@@ -182,11 +184,11 @@ class BatchWork:
         await self._store.put(job.tenant, batch, job.lease)
 
 
-async def _parsed(line: bytes, endpoint: str) -> Json:
-    """A line as a request. Raises `BadLine`."""
+async def _parsed(tenant: str, line: bytes, endpoint: str) -> Json:
+    """A line of the tenant's as a request. Raises `BadLine`."""
     if len(line) > MAX_BODY_BYTES:
         raise BadLine("line_too_long", f"A line has at most {MAX_BODY_BYTES // 2**20} MiB.")
-    request = await parsed(len(line), lambda: _json_of(line))
+    request = await parsed(tenant, len(line), lambda: _json_of(line))
     if not isinstance(request, dict):
         raise BadLine("invalid_json_line", "This line is not a JSON object.")
     if not isinstance(request.get("custom_id"), str):

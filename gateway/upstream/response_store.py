@@ -103,7 +103,7 @@ class ResponseStore:
         """Store a record, in place of one with this id. Add items to a conversation if it is still there.
 
         Both happen or neither does. Raises `TooLarge` and `LeaseLost`, too."""
-        text = await parsed(len(record.get("input", ())) * PART_BYTES, lambda: _lines_of(record))
+        text = await parsed(tenant, len(record.get("input", ())) * PART_BYTES, lambda: _lines_of(record))
         if len(text) > MAX_RECORD_BYTES:
             raise response_too_large()
         found = await self._write(_PUT, tenant, response_id, lease, text, *added.arguments)
@@ -170,8 +170,10 @@ class ResponseStore:
             return None
         hold(len(text))
         head, *items = text.split(b"\n")
-        record: Json = await parsed(len(head), lambda: json.loads(head))
-        return record | {"input": await parsed_each(len(text), json.loads, items)} if items else record
+        record: Json = await parsed(tenant, len(head), lambda: json.loads(head))
+        return (
+            record | {"input": await parsed_each(tenant, len(text), json.loads, items)} if items else record
+        )
 
     async def delete(self, tenant: str, response_id: str) -> bool:
         """Delete a record of this tenant's. Whether there was one."""

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ops.model_directory.grammars import NICENESS
+from ops.runtime.turns import Turns
 from proto.sampling_pb2 import Grammar
 from proto.tokenizer_pb2 import TextRequest
 from tokenizer_svc.bounds import environment
@@ -30,7 +31,6 @@ from tokenizer_svc.grammars.call_rules import CallRules
 from tokenizer_svc.grammars.shared_verdicts import NAME_BYTES
 from tokenizer_svc.grammars.verdicts import MOST_CHARACTERS as MOST_REASON
 from tokenizer_svc.grammars.verdicts import MemoryVerdicts, Verdict, Verdicts
-from tokenizer_svc.turns import Turns
 
 COMPILE_SECONDS = 0.25
 """Processor time for one grammar. Large schemas take milliseconds. A worker compiles it again."""

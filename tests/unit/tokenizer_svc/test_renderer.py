@@ -50,6 +50,24 @@ BOMBS = {
 }
 
 
+STUBBORN = "{{ ([messages] * 3000000) | sum(start=[]) | length }}"
+"""One call of a function in C, which takes hours and looks at no signal."""
+
+
+async def test_code_in_c_that_does_not_stop_ends_its_process(caplog: pytest.LogCaptureFixture) -> None:
+    source = "{% if messages[0].content == 'hi' %}" + STUBBORN + "{% else %}well{% endif %}"
+    async with started(source) as renderer:
+        first = renderer._quick.process
+        renderer._quick._wall_seconds = renderer._slow._wall_seconds = 3600  # so nothing else ends them
+        async with asyncio.timeout(60):
+            with pytest.raises(InvalidRequestError, match="does not get through"):
+                await renderer.render(HI, {})
+            assert await renderer.render([{"role": "user", "content": "?"}], {}) == "well"
+        assert first is not None
+        assert first.returncode == -signal.SIGVTALRM
+    assert not caplog.records
+
+
 @pytest.mark.timeout(60)
 async def test_every_bomb_is_one_line_and_the_process_is_the_same_one() -> None:
     bombs = {name: "{% if messages[0].content == '" + name + "' %}" + bomb for name, bomb in BOMBS.items()}

@@ -181,3 +181,16 @@ def test_fields_of_others_that_ask_for_nothing() -> None:
 
 def test_the_deepest_schema_that_is_taken() -> None:
     assert shape_of(guided_json=nested(MAX_DEPTH)) is not None
+
+
+@pytest.mark.parametrize("text", ["[" * (MAX_CHARACTERS + 1), json.dumps({"type": "x" * MAX_CHARACTERS})])
+def test_a_text_is_measured_before_objects_are_made_of_it(text) -> None:
+    """What is within a string of a body is not counted: six million characters spell two million lists."""
+    for fields in (
+        {"guided_json": text},
+        {"structured_outputs": {"json": text}},
+        {"structured_outputs": {"structural_tag": text}},
+        {"response_format": {"type": "structural_tag", "structural_tag": text}},
+    ):
+        with pytest.raises(BadRequest, match=f"at most {MAX_CHARACTERS} characters"):
+            shape_of(**fields)

@@ -25,6 +25,10 @@ from tests.unit.gateway.conftest import PROMPT_TOKENS, WORDS, Server, app_of, se
 SECRET = "s" * 24
 
 
+async def _no_key(_: str) -> str:
+    return ""
+
+
 def opened(server: Server, **more: Any) -> connect:
     return connect(f"ws://127.0.0.1:{server.port}/v1/stream", proxy=None, **more)
 
@@ -203,7 +207,7 @@ async def test_an_answer_that_finds_the_client_gone_ends_the_session(backend):
 
     socket = WebSocket({"type": "websocket", "headers": []}, receive, send)
     await socket.accept()
-    await SocketSession(app_of(backend), socket, None, asyncio.sleep).run()
+    await SocketSession(app_of(backend), socket, None, "", _no_key).run()
     assert not list(messages)
 
 
@@ -414,7 +418,7 @@ async def test_answers_that_wait_for_the_client_are_under_way(backend, monkeypat
 
     socket = WebSocket({"type": "websocket", "headers": []}, receive, send)
     await socket.accept()
-    running = asyncio.ensure_future(SocketSession(app, socket, None, asyncio.sleep).run())
+    running = asyncio.ensure_future(SocketSession(app, socket, None, "", _no_key).run())
     await asyncio.wait_for(full.wait(), 60)
     assert len(asked) == 2
     read.set()

@@ -1,19 +1,9 @@
-"""A lock that tenants take in turns: one that asks for much does not make the others wait for all of it.
-
-`Aside` is for long texts: streams go on while they are worked on.
-"""
+"""A lock that tenants take in turns: one that asks for much does not make the others wait for all of it."""
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TypeVar
-
-Result = TypeVar("Result")
-
-LONG = 100_000
-"""Characters of a text that takes 0.1 s or more."""
 
 
 class Turns:
@@ -57,22 +47,3 @@ class Turns:
                 turn.set_result(None)
                 return
         self._taken = False
-
-
-class Aside:
-    """Threads in which functions work on texts, one at a time in each, so that memory is bounded.
-
-    Texts above `LONG` have a thread of their own: no others wait for these.
-    """
-
-    def __init__(self) -> None:
-        self._lanes = [(Turns(), ThreadPoolExecutor(1, name)) for name in ("texts", "long texts")]
-
-    async def run(
-        self, tenant: str, size: int, function: Callable[..., Result], *arguments: object
-    ) -> Result:
-        """What the function gives for a text of `size` characters, when it is the tenant's turn."""
-        turns, thread = self._lanes[size > LONG]
-        async with turns.turn(tenant):
-            # If the caller leaves, the thread works on, and the next one waits for it there.
-            return await asyncio.get_running_loop().run_in_executor(thread, function, *arguments)
