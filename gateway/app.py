@@ -244,6 +244,8 @@ async def _gateway_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, GatewayError)
     if request.method == "POST":
         record(error)
+    # The state would hold the frames that hold the state: the body would stay until the garbage is collected.
+    error.__traceback__ = error.__context__ = None
     request.scope["state"]["error"] = error
     return refusal(error, request.scope)
 

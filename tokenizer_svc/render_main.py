@@ -15,8 +15,8 @@ from tokenizer_svc.tools_as_text import Spelling
 
 MEMORY = 2**30
 """Address space of the process. Bytes."""
-LATE_SECONDS = 0.2
-"""Processor time beyond the bound after which the process ends: code in C may look at no signal."""
+LATE_SECONDS = 0.5
+"""Further processor time, the system's for it too, that ends the process: code in C may look at no signal."""
 MOST_TEMPLATES = 16
 """Compiled templates of clients that are kept."""
 
@@ -31,20 +31,20 @@ class Bounded:
     def __init__(self) -> None:
         self._running = False
         self._seconds = 0.0
-        signal.signal(signal.SIGPROF, self._interrupt)
-        signal.signal(signal.SIGVTALRM, signal.SIG_DFL)
+        signal.signal(signal.SIGVTALRM, self._interrupt)
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)
 
     def __call__(self, seconds: float, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """The result of `work`. Raises `TooSlow`, within whatever the work does."""
         self._running, self._seconds = True, seconds
-        signal.setitimer(signal.ITIMER_PROF, seconds)
-        signal.setitimer(signal.ITIMER_VIRTUAL, seconds + LATE_SECONDS)
+        signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+        signal.setitimer(signal.ITIMER_PROF, seconds + LATE_SECONDS)
         try:
             return work()
         finally:
             self._running = False
-            signal.setitimer(signal.ITIMER_PROF, 0)
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+            signal.setitimer(signal.ITIMER_PROF, 0)
 
     def _interrupt(self, *_: object) -> None:
         if self._running:

@@ -13,6 +13,7 @@ Both ways a message is its length (4 bytes, little-endian) and an object of JSON
 """
 
 import asyncio
+import contextlib
 import json
 import logging
 import signal
@@ -36,6 +37,8 @@ WALL_SECONDS = 30.0
 """A process that takes longer than this for one conversation hangs: its bound on time is far less."""
 QUICK_WALL_SECONDS = 3.0
 """The same of that process."""
+EXIT_SECONDS = 1.0
+"""Time for a process to be gone that has closed its pipe."""
 HEADER = struct.Struct("<I")
 
 log = logging.getLogger(__name__)
@@ -145,7 +148,7 @@ class _Lane:
                     await self._end()
                     return {**failure, "slow": True}
                 except (OSError, EOFError):
-                    if await self._end() == -signal.SIGVTALRM:  # it was out of time: see `Bounded`
+                    if await self._end(EXIT_SECONDS) == -signal.SIGPROF:  # it was out of time: see `Bounded`
                         return {**failure, "slow": True}
                     log.warning("the process that renders the chat template has ended")
                 except BaseException:
@@ -186,11 +189,14 @@ class _Lane:
         answer: dict[str, Any] = json.loads(await stdout.readexactly(length))
         return answer
 
-    async def _end(self) -> int | None:
-        """End the process. Returns its exit status; None if there is no process."""
+    async def _end(self, seconds: float = 0.0) -> int | None:
+        """End the process, unless it ends by itself within `seconds`. Returns its exit status, if any."""
         process, self.process = self.process, None
         if process is None:
             return None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await process.wait()
         if process.returncode is None:
             process.kill()
         return await process.wait()

@@ -11,6 +11,8 @@ class Turns:
 
     def __init__(self) -> None:
         self._taken = False
+        self._last = ""
+        """The tenant that had the newest turn."""
         self._queues: dict[str, deque[asyncio.Future[None]]] = {}
         """Those that wait, by tenant. The order of tenants is that of their turns."""
 
@@ -19,7 +21,7 @@ class Turns:
         """Wait for a turn of the tenant's, and have it."""
         if self._taken:
             await self._wait(tenant)
-        self._taken = True
+        self._taken, self._last = True, tenant
         try:
             yield
         finally:
@@ -36,7 +38,10 @@ class Turns:
             raise
 
     def _next(self) -> None:
-        """Give the turn to the first that still waits; to nobody if none does."""
+        """Give the turn to the first that still waits, another tenant's before the last one's; to nobody if
+        none waits."""
+        if (more := self._queues.pop(self._last, None)) is not None:
+            self._queues[self._last] = more
         while self._queues:
             tenant = next(iter(self._queues))
             queue = self._queues.pop(tenant)

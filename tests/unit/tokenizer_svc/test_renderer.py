@@ -64,15 +64,14 @@ async def test_code_in_c_that_does_not_stop_ends_its_process(caplog: pytest.LogC
                 await renderer.render(HI, {})
             assert await renderer.render([{"role": "user", "content": "?"}], {}) == "well"
         assert first is not None
-        assert first.returncode == -signal.SIGVTALRM
+        assert first.returncode == -signal.SIGPROF
     assert not caplog.records
 
 
 @pytest.mark.timeout(60)
-async def test_every_bomb_is_one_line_and_the_process_is_the_same_one() -> None:
+async def test_every_bomb_is_one_line_and_no_process_is_large() -> None:
     bombs = {name: "{% if messages[0].content == '" + name + "' %}" + bomb for name, bomb in BOMBS.items()}
     async with started("{% endif %}".join([*bombs.values(), "{{ messages[0].content }}"])) as renderer:
-        process = psutil.Process(renderer._quick.process.pid)
         for name in bombs:
             try:
                 text = await renderer.render([{"role": "user", "content": name}], {})
@@ -85,7 +84,7 @@ async def test_every_bomb_is_one_line_and_the_process_is_the_same_one() -> None:
             assert "\n" not in str(refused)
             assert len(str(refused)) < 600
         assert await renderer.render(HI, {}) == "hi"
-        assert renderer._quick.process.pid == process.pid
+        process = psutil.Process(renderer._quick.process.pid)
         assert process.memory_info().vms <= 2**30
 
 
@@ -191,7 +190,7 @@ async def test_slow_conversations_of_one_tenant_make_those_of_others_wait_for_on
         assert await asyncio.gather(*normal) == ["hi"] * 8
         quick = [content for content, seconds in asked if seconds == module.QUICK_SECONDS]
         # Before each two of them there is one slow conversation, which has a tenth of a second.
-        assert quick[:13] == ["slow", *(["slow", "hi", "hi"] * 4)]
+        assert quick[:12] == ["slow", "hi", "hi"] * 4
         assert not all(task.done() for task in hostile)
         for task in hostile:
             task.cancel()

@@ -1,9 +1,12 @@
 """How bodies are read: of which type, how much of what, and where."""
 
 import asyncio
+import gc
 import json
 import threading
+import tracemalloc
 
+import httpx
 import pytest
 from pydantic import ValidationError
 
@@ -23,7 +26,7 @@ from gateway.errors import BadRequest
 from gateway.http.caller import Caller
 from gateway.parsing import PARSED_AT_ONCE
 from proto.rpc import Lease
-from tests.unit.gateway.conftest import leases_of
+from tests.unit.gateway.conftest import JSON, app_of, leases_of, serving
 from tests.unit.gateway.http.test_counts import EMPTY_MESSAGES
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
@@ -230,3 +233,26 @@ async def test_a_large_body_is_parsed_beside_the_event_loop(gateway, monkeypatch
 
 def test_a_small_body_is_what_it_was():
     assert parse(SMALL, CompletionBody).prompt == ["A"]
+
+
+@pytest.mark.parametrize("body", [b'{"messages": [], "user": "%s"}', b'{"messages": "%s'])
+async def test_nothing_is_left_of_a_body_that_was_refused(backend, body) -> None:
+    """Not even until the garbage is collected: bodies of some seconds may have gigabytes."""
+    raw = body % (b"x" * 2**20)
+    async with serving(app_of(backend)) as server, httpx.AsyncClient() as client:
+
+        async def refused() -> None:
+            url = f"http://127.0.0.1:{server.port}/v1/chat/completions"
+            assert (await client.post(url, content=raw, headers=JSON)).status_code == 400
+
+        await refused()
+        gc.collect()
+        gc.disable()
+        tracemalloc.start()
+        try:
+            for _ in range(10):
+                await refused()
+            assert tracemalloc.get_traced_memory()[0] < 5 * len(raw)
+        finally:
+            tracemalloc.stop()
+            gc.enable()

@@ -18,7 +18,7 @@ async def test_tenant_after_tenant() -> None:
     turns, had = Turns(), list[str]()
     asks = ["a", "a", "a", "a", "b", "b", "c"]
     await asyncio.gather(*(take(turns, tenant, had) for tenant in asks))
-    assert had == ["a", "a", "b", "c", "a", "b", "a"]
+    assert had == ["a", "b", "c", "a", "b", "a", "a"], "each waits for one turn of another tenant"
     await take(turns, "a", had)
 
 
