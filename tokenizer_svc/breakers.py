@@ -57,7 +57,8 @@ class Breakers:
         alone = frozenset(token for token, word in enumerate(self._words) if breaker in word)
         several = set[tuple[int, ...]]()
         for begin in range(1, len(breaker)):
-            if rest := self._model.encode(breaker[begin:].decode(errors="ignore"), special=False):
+            rest = self._model.encode(breaker[begin:].decode(errors="ignore"), special=False)
+            if rest and self._model.has_rows(rest):
                 heads = set(self._ending_with(breaker[:begin])) - alone
                 several |= {(token, *rest[:MOST_TOKENS]) for token in heads}
         return alone, frozenset(several)

@@ -113,11 +113,14 @@ async def prompt_tokens(
 
 
 async def predicted_tokens(model: TextModel, request: TextRequest) -> list[int]:
-    """The tokens of what the answer is expected to be like: of its beginning, if that is too long."""
+    """The tokens of what the answer is expected to be like: of its beginning, if that is too long. Those that
+    the model has no row for are left out."""
     text = request.prediction[:MAX_PREDICTION]
     if len(text) <= SHORT:
-        return model.encode(text, special=False) if text else []
-    return await model.aside.run(request.tenant, len(text), model.encode, text, False)
+        found = model.encode(text, special=False) if text else []
+    else:
+        found = await model.aside.run(request.tenant, len(text), model.encode, text, False)
+    return found if model.has_rows(found) else [token for token in found if token < model.vocab_size]
 
 
 async def input_tokens(

@@ -20,7 +20,7 @@ def stop_tokens(model: TextModel, request: TextRequest) -> list[int]:
     ends = () if request.ignore_eos else model.end_tokens
     # The text may hide special tokens; one that is named as a stop string stops the answer all the same.
     named = [model.special_tokens[text] for text in request.stop if text in model.special_tokens]
-    return sorted({*ends, *request.stop_token_ids, *named})
+    return sorted({*ends, *request.stop_token_ids, *(token for token in named if model.has_rows([token]))})
 
 
 async def complete_rules(model: TextModel, request: TextRequest, breakers: Breakers) -> None:
@@ -56,7 +56,8 @@ async def complete_rules(model: TextModel, request: TextRequest, breakers: Break
 
 
 def _bad_words(model: TextModel, words: list[str]) -> list[list[int]]:
-    """The sequences of tokens that spell each word, at the beginning of a text and after a space."""
+    """The sequences of tokens that spell each word, at the beginning of a text and after a space. A sequence
+    that the model cannot write is left out."""
     found = []
     for word in words:
         first = model.encode(word.lstrip(), special=False)
@@ -66,4 +67,4 @@ def _bad_words(model: TextModel, words: list[str]) -> list[list[int]]:
         within = model.encode(" " + word.lstrip(), special=False)
         if within != first:
             found.append(within)
-    return found
+    return list(filter(model.has_rows, found))

@@ -102,7 +102,9 @@ class TextModel:
         return cls(
             tokenizer=tokenizer,
             vocab_size=rows,
-            end_tokens=_end_tokens((generation, config), tokenizer, named),
+            end_tokens=tuple(
+                token for token in _end_tokens((generation, config), tokenizer, named) if token < rows
+            ),
             defaults=read_defaults(directory / "generation_config.json", generation),
             template=template,
             tool_template=templates.get("tool_use") if template is not None else None,
@@ -126,6 +128,10 @@ class TextModel:
         """
         ids: list[int] = self._encode_safely(text, special).ids
         return ids
+
+    def has_rows(self, tokens: Iterable[int]) -> bool:
+        """Whether the model can write all of these tokens: its tokenizer may have more than it has rows."""
+        return max(tokens, default=0) < self.vocab_size
 
     def encode_pair(self, first: str, second: str) -> tuple[list[int], int]:
         """Two texts as the tokenizer joins them, and the index of the first token of type 1, with which the

@@ -216,7 +216,7 @@ class Grammars:
         would stop, and the lease would end. If the model takes no grammars, this is without effect.
         """
         with contextlib.suppress(GrammarError):
-            self._vocabulary(end_tokens)
+            self._vocabulary(token for token in end_tokens if token < self._vocab_size)
         self._thread.submit(lower_priority)  # begins here: a thread of the engine's is bound to its core
 
     def to_consume(self, samples: SamplePositions, tokens: Tensor) -> TokensRead | None:

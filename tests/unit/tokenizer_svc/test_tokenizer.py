@@ -38,6 +38,8 @@ def test_begin_token_as_the_post_processor_has_it(byte_level: TextModel) -> None
             },
             (),
         ),
+        # A token without a row in the model ends nothing.
+        ({"config": {"vocab_size": 300, "eos_token_id": [300, 8]}}, (8,)),
         ({"tokenizer_config": {"eos_token": "</s>"}}, (1,)),
         ({"tokenizer_config": {"eos_token": {"content": "</s>", "special": True}}}, (1,)),
         ({}, ()),

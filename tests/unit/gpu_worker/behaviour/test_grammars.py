@@ -537,7 +537,7 @@ def test_the_vocabulary_is_read_before_the_first_step(make, worded, monkeypatch)
 
     monkeypatch.setattr("gpu_worker.sampling.grammars.Vocabulary", Slow)
     runner = runner_of(make, worded)
-    runner.batch.grammars.prepare([END])
+    runner.batch.grammars.prepare([END, 10**6])  # that without a row ends nothing
     (prepared,) = read
     assert prepared <= time.monotonic()
     assert alone(make, runner, make.sampled(seed=1), regex("yes"))[-1] == END
