@@ -53,7 +53,10 @@ class Generation:
         self._scores: PromptText | None = None
         """The prompt, if the client wants its log probabilities."""
         if request.sampling.HasField("prompt_logprobs"):
-            self._scores = PromptText(prompt, model.every_token, self._visible, request.scored_tokens)
+            # A text is shown as the client wrote it, whatever the answer shows.
+            given = "" if request.echo else request.text
+            visible = model.plain_tokens if given else self._visible
+            self._scores = PromptText(prompt, model.every_token, visible, request.scored_tokens, given)
         self._sequences: dict[int, SequenceText] = {}
         self._sent_prompt = False
 

@@ -16,14 +16,21 @@ class PromptText:
     """The prompt of one request, whose tokens are delivered in order and once."""
 
     def __init__(
-        self, prompt: Sequence[int], every_token: TokenBytes, visible: TokenBytes, delivered: int
+        self,
+        prompt: Sequence[int],
+        every_token: TokenBytes,
+        visible: TokenBytes,
+        delivered: int,
+        given: str = "",
     ) -> None:
         """`every_token`: the bytes of all tokens; `visible`: of those that the text shows.
 
         `delivered`: tokens of the prompt, from the first one on, that earlier calls have delivered.
+        `given`: the prompt as the client wrote it, which is the text. Tokens that are not `visible` are in it
+        if it spells them; the tokenizer has added the others. Empty: the prompt was given as tokens.
         """
         self._prompt, self._every_token, self._visible = prompt, every_token, visible
-        self.delivered = delivered
+        self.delivered, self._given = delivered, given
         self._offset = 0
         self._detokenizer = Detokenizer(visible, ())
         for token in prompt[:delivered]:
@@ -61,6 +68,9 @@ class PromptText:
 
     def _pass(self, token: int) -> None:
         self._offset += len(self._detokenizer.add((token,)))
+        if self._given and not self._visible[token]:
+            spelled = self._every_token[token].decode(errors="replace")
+            self._offset += len(spelled) * self._given.startswith(spelled, self._offset)
 
 
 def text_of(prompt: Sequence[int], visible: TokenBytes) -> str:

@@ -49,6 +49,22 @@ def check_places(loaded: TextModel) -> None:
     assert [each.text for each in rest] in (spans, [" " + spans[0], *spans[1:]]), "a first space is not shown"
 
 
+@pytest.mark.parametrize("text", ["<s>the</s> lazy<think> fox</s>", "the</s>", "the"])
+@pytest.mark.parametrize("delivered", [1, 3])
+def test_special_tokens_are_where_the_client_wrote_them(
+    byte_level: TextModel, text: str, delivered: int
+) -> None:
+    """The text has all tokens but the `<s>` that the tokenizer added."""
+    _, *own = tokens = byte_level.encode(text, special=True)
+    prompt = PromptText(tokens, byte_level.every_token, byte_level.plain_tokens, delivered, text)
+    found = [each for piece in prompt.pieces(scores_of(tokens[delivered:])) for each in piece]
+    lengths = [len(byte_level.every_token[token]) for token in own]
+    places = [sum(lengths[:number]) for number in range(len(own))]
+    if text.startswith("<s>"):
+        places[0] = 3  # of two that are equal the first one counts
+    assert [each.text_offset for each in found] == places[delivered - 1 :]
+
+
 def test_pieces_are_bounded(monkeypatch: pytest.MonkeyPatch, byte_level: TextModel) -> None:
     monkeypatch.setattr(prompt_scores, "PIECE", 4)
     tokens = byte_level.encode(TEXT, special=False)
@@ -111,6 +127,14 @@ async def test_taken_up_after_any_chunk_the_prompt_is_the_same(stub: Any, schedu
         scheduler.scripts = [scripted()]
         rest = await collect(stub, ask(scored_tokens=len(before)))
         assert before + scored(rest) == scored(whole)
+
+
+async def test_what_an_answer_shows_moves_nothing_in_a_prompt(stub: Any, scheduler: Any) -> None:
+    scheduler.scripts = [scripted(), scripted()]
+    asked = [ask(skip_special_tokens=skip) for skip in (False, True)]
+    places = [[each.text_offset for each in scored(await collect(stub, one))] for one in asked]
+    assert places[0] == places[1]
+    assert places[0][:2] == [0, 0]  # the tokenizer has added the first token
 
 
 async def test_a_prompt_of_one_token(stub: Any, scheduler: Any) -> None:
