@@ -41,6 +41,8 @@ class Splitter:
         self._begun = form.thinking
         """Something that is not white space has come."""
         self._after_call = False
+        self._after_end = False
+        """A message of an answer that consists of messages has ended, or the next one has begun."""
         self._call: list[str] | None = None
         """The call that is under way: its mark, then its text."""
         self._quoted = ""
@@ -71,7 +73,7 @@ class Splitter:
             open_ended = self._form.call_syntax == ELEMENTS and self._form.call_text.endswith("$arguments")
             lost = demanded or (cut and bool(self._call[0]))
             self._end_call("", complete=not open_ended, lost=lost, cut=cut)
-        if demanded or (cut and self._after_call):
+        if demanded or (cut and (self._after_call or self._in_head())):
             self._text = self._space = ""  # the beginning of a mark
         self._say_up_to(len(self._text))
         if end := self._form.answer_end:
@@ -81,6 +83,11 @@ class Splitter:
             self._content.append(self._space)
         self._space = ""
         return self._taken()
+
+    def _in_head(self) -> bool:
+        """Whether the text that is not decided is the beginning of a message, which has no text yet."""
+        begun = self._form.begun
+        return bool(begun) and (self._given > 0 or self._after_end or self._text.startswith(begun))
 
     def _taken(self) -> Pieces:
         pieces = Pieces("".join(self._reasoning), "".join(self._content), tuple(self._found))
@@ -102,6 +109,7 @@ class Splitter:
         self._say_up_to(place, mark)
         if not mark:
             return False
+        self._after_end = mark in (self._form.begun, self._form.thought_end)
         if self.thinking and mark == self._form.thought_end:
             self.thinking, self._space, self._skip_space, self._begun = False, "", True, False
         elif mark in self._begins or mark in self._first:
@@ -206,7 +214,7 @@ class Splitter:
         if self._skip_space:
             whole = whole.lstrip()
         self._space, self._skip_space, self._begun = text[len(said) :], False, True
-        self._after_call = self._after_call and self.thinking
+        self._after_call, self._after_end = self._after_call and self.thinking, False
         (self._reasoning if self.thinking else self._content).append(whole)
 
 

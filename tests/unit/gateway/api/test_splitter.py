@@ -550,6 +550,27 @@ def test_a_call_that_is_cut_off(example):
         assert [call for call in of(found.calls) if call not in expected] == []
 
 
+HEADED = {
+    "harmony": "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary<|message|>"
+    "So: <<|end|><|start|>assistant<|channel|>final<|message|>Yes.",
+    "muse_glimmer": " to=self<|message|>Hm.<|eom|><|start|>assistant to=user<|message|>Yes.",
+    "inkling": "<|content_thinking|>Hm.<|end_message|><|message_model|><|content_text|>Yes.<|end_message|>",
+    "functionary32": "all\nSo: 5 > 4>>>all\nYes.",
+}
+
+
+@pytest.mark.parametrize("name", HEADED)
+def test_the_head_of_a_message_is_no_text_where_the_answer_is_cut_off(name) -> None:
+    """After any token: a special one is whole."""
+    form, tokens = form_of(name, name), re.findall(r"<\|\w+\|>|>>>|.", HEADED[name], re.DOTALL)
+    whole = split(form, HEADED[name])
+    assert whole.content.endswith("Yes.")
+    for count in range(len(tokens)):
+        found = split(form, "".join(tokens[:count]), cut=True)
+        assert whole.content.startswith(found.content), tokens[:count]
+        assert whole.reasoning.startswith(found.reasoning)
+
+
 @pytest.mark.parametrize("example", EXAMPLES)
 @pytest.mark.parametrize("cut", [False, True])
 def test_what_is_left_of_a_demanded_call_is_no_text(example, cut):
