@@ -37,6 +37,7 @@ def unwritten(content: dict[str, Any], rows: int = 0) -> tuple[str, dict[str, in
         for name, one in special.items():
             one |= {"content": UNWRITTEN + name, "special": True}
         _rename(content["model"], ids)
+        _fill(content, rows)
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"it is no tokenizer.json: {error!r}") from error
     return json.dumps(content, ensure_ascii=False), ids
@@ -54,6 +55,29 @@ def _rename(model: dict[str, Any], names: Collection[str]) -> None:
     if model.get("unk_token") in names:
         model["unk_token"] = UNWRITTEN + model["unk_token"]
     model["merges"] = [merge for merge in model.get("merges") or () if _joined(merge) not in names]
+
+
+def _fill(content: dict[str, Any], rows: int) -> None:
+    """Give each number below the highest one, and below `rows`, a token that no text has.
+
+    The library takes the count of tokens for the highest number, and would know none of those behind it:
+    o200k, the vocabulary of Phi-4-mini and others, leaves numbers out.
+    """
+    vocab, added = content["model"]["vocab"], content.get("added_tokens") or []
+    if isinstance(vocab, list):
+        return
+    numbers = {*vocab.values(), *(one["id"] for one in added)}
+    highest = max(numbers, default=0)
+    missing = set(range(min(highest, rows or highest))) - numbers
+    if not missing:
+        return
+    # What is in the model's own vocabulary keeps its number, whatever comes before it.
+    vocab |= {one["content"]: one["id"] for one in added}
+    kind = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    for number in sorted(missing):
+        vocab[text := f"{UNWRITTEN}{number}"] = number
+        added.append({"id": number, "content": text, "special": True, **kind})
+    content["added_tokens"] = added
 
 
 def _joined(merge: str | list[str]) -> str:

@@ -107,3 +107,19 @@ def test_what_is_no_tokenizer_is_told(source: str, tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(source)
     with pytest.raises(GrammarError, match="takes no grammars"):
         Vocabulary(tmp_path, 4096, [END])
+
+
+@pytest.mark.parametrize("rows", [0, 300, 512])
+def test_numbers_that_no_token_has(tmp_path: Path, rows: int) -> None:
+    """As in o200k: the end token's number is higher than the count of tokens."""
+    end = len(PIECES) + 20
+    content = json.loads(SOURCES["pairs"])
+    content["model"]["vocab"] = NUMBERED | {"<end>": end, "<last>": end + 1}
+    content["added_tokens"] += [added(end, "<end>"), added(end + 1, "<last>")]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    vocabulary = Vocabulary(tmp_path, rows, [end])
+    matcher = vocabulary.matcher(LLMatcher.grammar_from_lark(f'start: "a" <[{end + 1}]> /(?s:.*)/'))
+    assert matcher.consume_tokens([PIECES.index("a"), end + 1])
+    allowed = int.from_bytes(matcher.compute_bitmask(), "little")
+    assert [allowed >> number & 1 for number in range(len(PIECES), end + 2)] == [*[0] * 20, 1, 0]
+    assert matcher.consume_token(end)
