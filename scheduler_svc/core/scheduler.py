@@ -27,7 +27,6 @@ from scheduler_svc.core.phases.settle import settle
 from scheduler_svc.core.plan import Outcome, StepPlan, StepResult
 from scheduler_svc.core.planner import plan_step
 from scheduler_svc.core.policies import Policy
-from scheduler_svc.core.policies.fcfs import FirstCome
 from scheduler_svc.core.sequence import SequenceGroup, State
 from scheduler_svc.core.state import SchedulerState
 from scheduler_svc.core.suspicion import Loss, Span
@@ -52,7 +51,7 @@ class Scheduler:
         self.limits = limits = replace(limits, max_step_tokens=budget)
         # With no more slots than tokens in a step, decodes can never shut out all prefills.
         self.slots = min(limits.max_slots, budget)
-        self.state = SchedulerState(limits, self.slots, policy or FirstCome(), speculation, step_seconds)
+        self.state = SchedulerState(limits, self.slots, policy or Policy(), speculation, step_seconds)
         self.flights: deque[Flight] = deque()
         """Plans that have not been answered yet, oldest first."""
         self.step = 0

@@ -5,7 +5,7 @@ from scheduler_svc.core.blocks import NamedBlock
 from scheduler_svc.core.drafters import Speculation
 from scheduler_svc.core.limits import WorkerLimits
 from scheduler_svc.core.plan import Fork
-from scheduler_svc.core.policies.policy import Policy
+from scheduler_svc.core.policies import Policy
 from scheduler_svc.core.prefill_budget import PrefillBudget
 from scheduler_svc.core.prefix import extend_chain, root
 from scheduler_svc.core.sequence import Sequence, SequenceGroup, State

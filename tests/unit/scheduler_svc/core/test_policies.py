@@ -9,9 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from scheduler_svc.core import policies
 from scheduler_svc.core.fleet import Fleet
 from scheduler_svc.core.planner import plan_step
-from scheduler_svc.core.policies import POLICIES, round_robin
+from scheduler_svc.core.policies import POLICIES
 from scheduler_svc.core.sequence import SequenceGroup, State
 
 LOADS = st.lists(
@@ -171,7 +172,7 @@ def test_the_more_urgent_preempts(fake: SimpleNamespace) -> None:
 
 
 def test_turns_go_round(fake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(round_robin, "QUANTUM", 4)
+    monkeypatch.setattr(policies, "QUANTUM", 4)
     line = Line(fake, "round-robin")
     groups = [line.ask(name, max_tokens=10) for name in "abc"]
     line.finish()
@@ -181,7 +182,7 @@ def test_turns_go_round(fake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_alone_nobody_makes_way(fake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(round_robin, "QUANTUM", 4)
+    monkeypatch.setattr(policies, "QUANTUM", 4)
     line = Line(fake, "round-robin", max_slots=2)
     line.ask("a", max_tokens=30)
     line.ask("b", max_tokens=30)

@@ -14,7 +14,7 @@ from scheduler_svc.core.account import Account
 from scheduler_svc.core.blocks import BlockPool, BlockWatch
 from scheduler_svc.core.draft_state import DraftState
 from scheduler_svc.core.plan import Rows
-from scheduler_svc.core.policies.round_robin import RoundRobin
+from scheduler_svc.core.policies import RoundRobin
 from scheduler_svc.core.request import Finish
 from scheduler_svc.core.sequence import SequenceGroup, State
 from scheduler_svc.recording.snapshot import decode, take

@@ -13,11 +13,11 @@ from ops.replay.plans import Replayed
 from proto.recording_pb2 import Recording
 from proto.sampling import greedy
 from proto.sampling_pb2 import Grammar
-from scheduler_svc.core import grammars, shares
+from scheduler_svc.core import grammars, policies, shares
 from scheduler_svc.core.fleet import Fleet
 from scheduler_svc.core.plan import Outcome, StepResult
 from scheduler_svc.core.plan import StepPlan as CorePlan
-from scheduler_svc.core.policies import POLICIES, round_robin
+from scheduler_svc.core.policies import POLICIES
 from scheduler_svc.core.request import Request
 from scheduler_svc.core.sequence import SequenceGroup
 from scheduler_svc.recording import tape
@@ -30,7 +30,7 @@ from tests.support.programs import World, busy_program, play
 def small_scale(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Many segments, and turns that end."""
     monkeypatch.setattr(tape, "SEGMENT_BYTES", 20_000)
-    monkeypatch.setattr(round_robin, "QUANTUM", 4)
+    monkeypatch.setattr(policies, "QUANTUM", 4)
     monkeypatch.setattr(shares, "TURN", 4)
     monkeypatch.setattr(grammars, "MOST_IDLE", 1)
     return

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scheduler_svc.core import grammars, shares
+from scheduler_svc.core import grammars, policies, shares
 from scheduler_svc.core.alternatives import MOST
 from scheduler_svc.core.capabilities import partial_blocks
-from scheduler_svc.core.policies import POLICIES, round_robin
+from scheduler_svc.core.policies import POLICIES
 from scheduler_svc.core.request import Pooling
 from tests.support.programs import ADAPTERS, World, busy_program, play
 
@@ -88,12 +88,12 @@ EVENTS = st.lists(
 def small_scale() -> Iterator[None]:
     """Answers are short here; so is a turn, but no shorter than the plans that are under way at once. There
     are few grammars; so a worker keeps fewer. Blocks are short, and still named in part."""
-    usual = round_robin.QUANTUM, shares.TURN, grammars.MOST_IDLE, partial_blocks.STEPS
-    round_robin.QUANTUM = shares.TURN = 4
+    usual = policies.QUANTUM, shares.TURN, grammars.MOST_IDLE, partial_blocks.STEPS
+    policies.QUANTUM = shares.TURN = 4
     grammars.MOST_IDLE = 1
     partial_blocks.STEPS = 0
     yield
-    round_robin.QUANTUM, shares.TURN, grammars.MOST_IDLE, partial_blocks.STEPS = usual
+    policies.QUANTUM, shares.TURN, grammars.MOST_IDLE, partial_blocks.STEPS = usual
 
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
