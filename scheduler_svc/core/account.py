@@ -16,6 +16,7 @@ had long ago counts no more: slots that nobody else wanted then are no reason to
 """
 
 from collections.abc import Container
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
 MOST_LEFT = 1024
@@ -66,49 +67,33 @@ class Contenders:
         return None
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Account:
     """Counters of a tenant, of a user, or of all tenants. They are updated per admission and per chunk."""
 
-    __slots__ = (
-        "_finish_tag",
-        "_offset",
-        "left",
-        "members",
-        "name",
-        "number",
-        "parent",
-        "requests",
-        "searches",
-        "seated",
-        "slots",
-        "virtual_time",
-        "waiting",
-    )
-
-    def __init__(self, name: str = "", parent: "Account | None" = None, number: int = 0) -> None:
-        """`number`: accounts are numbered as they are opened."""
-        self.name = name
-        self.parent = parent
-        self.number = number
-        self.members: dict[str, Account] = {}
-        """Users of a tenant, or all tenants, that have requests."""
-        self.left: dict[str, Account] = {}
-        """Those that have none any more, and have had more than a new one would count as. In the order in
-        which they left."""
-        self.seated: dict[Account, None] = {}
-        """Members that have slots."""
-        self.waiting = Contenders()
-        """Members of which sequences wait; see `WaitingQueue`."""
-        self.requests = 0
-        """Number of a user's requests that have not ended."""
-        self.searches = 0
-        """Number of these requests that are beam searches."""
-        self.slots = 0
-        """Slots that its sequences have now."""
-        self.virtual_time = 0
-        """Start tag of the member that was charged last."""
-        self._offset = 0
-        self._finish_tag = 0
+    name: str = ""
+    parent: "Account | None" = None
+    number: int = 0
+    """Accounts are numbered as they are opened."""
+    members: "dict[str, Account]" = field(default_factory=dict)
+    """Users of a tenant, or all tenants, that have requests."""
+    left: "dict[str, Account]" = field(default_factory=dict)
+    """Those that have none any more, and have had more than a new one would count as. In the order in which
+    they left."""
+    seated: "dict[Account, None]" = field(default_factory=dict)
+    """Members that have slots."""
+    waiting: Contenders = field(default_factory=Contenders)
+    """Members of which sequences wait; see `WaitingQueue`."""
+    requests: int = 0
+    """Number of a user's requests that have not ended."""
+    searches: int = 0
+    """Number of these requests that are beam searches."""
+    slots: int = 0
+    """Slots that its sequences have now."""
+    virtual_time: int = 0
+    """Start tag of the member that was charged last."""
+    _offset: int = 0
+    _finish_tag: int = 0
 
     @property
     def owner(self) -> "Account":

@@ -15,6 +15,7 @@ from PREFILL or DECODE to FORK.
 
 from array import array
 from collections.abc import Callable
+from dataclasses import InitVar, dataclass, field
 from enum import Enum
 from math import inf
 from sys import maxsize
@@ -53,6 +54,7 @@ LEGAL: dict[State, frozenset[State]] = {
 }
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Sequence:
     """One continuation of a prompt.
 
@@ -63,83 +65,61 @@ class Sequence:
     `planned` is ahead of `tokens` if a planned row uses a token that is still in flight.
     """
 
-    __slots__ = (
-        "admission_cost",
-        "admitted_output",
-        "age",
-        "backlog_tokens",
-        "chain",
-        "computed",
-        "draft_state",
-        "drafted",
-        "drafts_forced",
-        "dropped_tokens",
-        "epoch",
-        "forced",
-        "given_tokens",
-        "group",
-        "index",
-        "messages",
-        "planned",
-        "reached",
-        "sight",
-        "slot",
-        "state",
-        "table",
-        "tokens",
-        "turn_begin",
-        "turn_end",
-    )
+    group: "SequenceGroup"
+    index: int
+    output: InitVar["array[int]"]
+    """Known beforehand."""
+    age: Age = field(init=False)
+    """An older sequence is never preempted so that a younger one can grow."""
+    tokens: "array[int]" = field(init=False)
+    """Prompt and confirmed output, without what has been dropped from the context. Without output the
+    request's own array until it gets a slot: many may wait."""
+    dropped_tokens: int = 0
+    """Number of tokens that were dropped from the context; see `rolling.py`."""
+    state: State = State.WAITING
+    backlog_tokens: int = 0
+    """Tokens with which it counts as waiting; see `backlog.py`."""
+    slot: int = -1
+    """Row of the worker's batch; -1: none."""
+    table: BlockTable | None = None
+    """Its blocks; None without a slot."""
+    epoch: int = 0
+    """Raised whenever the slot is given up: results of rows planned in an earlier epoch are dropped."""
+    computed: int = 0
+    """Positions that have been computed for certain: a result has confirmed them."""
+    planned: int = 0
+    """Positions that have been computed once all plans in flight have been executed."""
+    reached: int = 0
+    """Positions that it had computed when it was preempted, which it first has to compute again."""
+    turn_begin: int = 0
+    """Step in which it got its slot, or in which the sequence got its slot from which it forked."""
+    turn_end: float = inf
+    """Step from which on it yields to other tenants and users; infinite while it computes again."""
+    admitted_output: int = 0
+    """Output tokens that it had when it got its slot."""
+    admission_cost: int = 0
+    """Tokens that had to be computed when it got its slot: known, and not in the cache."""
+    drafted: int = 0
+    """Number of drafts in flight. While there are any, it is not planned further."""
+    drafts_forced: bool = False
+    """Whether its newest drafts are what its grammar forces."""
+    draft_state: DraftState | None = None
+    """What speculation remembers of it; None until the first drafts are tried."""
+    forced: Forced | None = None
+    """The newest run of tokens that its grammar forces, as the worker has reported; it may be behind."""
+    given_tokens: int = 0
+    """Of a beam: number of its tokens that the worker has been given."""
+    chain: list[bytes] = field(default_factory=list)
+    """Names of its full blocks from the head on, as far as they were needed."""
+    sight: int = 0
+    """Number by which the worker will say that it has seen its images; 0: none of them is waited for."""
+    messages: tuple[int, ...] = ()
+    """Positions behind the first and the last message in it, where partial blocks may be named."""
 
-    def __init__(self, group: "SequenceGroup", index: int, output: "array[int]") -> None:
-        self.group = group
-        self.index = index
-        self.age: Age = (group.measure, group.arrival, index)
-        """An older sequence is never preempted so that a younger one can grow."""
+    def __post_init__(self, output: "array[int]") -> None:
+        group = self.group
+        self.age = (group.measure, group.arrival, self.index)
         self.tokens = group.request.prompt + output if output else group.request.prompt
-        """Prompt and confirmed output, without what has been dropped from the context. Without output the
-        request's own array until it gets a slot: many may wait."""
-        self.dropped_tokens = 0
-        """Number of tokens that were dropped from the context; see `rolling.py`."""
-        self.state = State.WAITING
-        self.backlog_tokens = 0
-        """Tokens with which it counts as waiting; see `backlog.py`."""
-        self.slot = -1
-        """Row of the worker's batch; -1: none."""
-        self.table: BlockTable | None = None
-        """Its blocks; None without a slot."""
-        self.epoch = 0
-        """Raised whenever the slot is given up: results of rows planned in an earlier epoch are dropped."""
-        self.computed = 0
-        """Positions that have been computed for certain: a result has confirmed them."""
-        self.planned = 0
-        """Positions that have been computed once all plans in flight have been executed."""
-        self.reached = 0
-        """Positions that it had computed when it was preempted, which it first has to compute again."""
-        self.turn_begin = 0
-        """Step in which it got its slot, or in which the sequence got its slot from which it forked."""
-        self.turn_end = inf
-        """Step from which on it yields to other tenants and users; infinite while it computes again."""
-        self.admitted_output = 0
-        """Output tokens that it had when it got its slot."""
-        self.admission_cost = 0
-        """Tokens that had to be computed when it got its slot: known, and not in the cache."""
-        self.drafted = 0
-        """Number of drafts in flight. While there are any, it is not planned further."""
-        self.drafts_forced = False
-        """Whether its newest drafts are what its grammar forces."""
-        self.draft_state: DraftState | None = None
-        """What speculation remembers of it; None until the first drafts are tried."""
-        self.forced: Forced | None = None
-        """The newest run of tokens that its grammar forces, as the worker has reported; it may be behind."""
-        self.given_tokens = 0
-        """Of a beam: number of its tokens that the worker has been given."""
-        self.chain: list[bytes] = []
-        """Names of its full blocks from the head on, as far as they were needed."""
-        self.sight = 0
-        """Number by which the worker will say that it has seen its images; 0: none of them is waited for."""
-        self.messages: tuple[int, ...] = ()
-        """Positions behind the first and the last message in it, where partial blocks may be named."""
 
     def move(self, to: State) -> None:
         """Change the state; nothing else may. Raises `IllegalTransition`."""
@@ -183,6 +163,7 @@ class Sequence:
         return Finish.LENGTH if full else Finish.NOT_FINISHED
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class SequenceGroup:
     """The sequences of one request.
 
@@ -190,81 +171,63 @@ class SequenceGroup:
     from it: they share its blocks, and each gets a copy of the last block if that is partly filled.
     """
 
-    __slots__ = (
-        "account",
-        "arrival",
-        "backlog_sequences",
-        "beam_round",
-        "cached_tokens",
-        "drafted_rows",
-        "drafts",
-        "drafts_held",
-        "fingerprint",
-        "forced_tokens",
-        "held",
-        "limit",
-        "measure",
-        "predicted",
-        "predicted_rejected",
-        "request",
-        "scored",
-        "sequences",
-        "suspicion",
-        "unfinished",
-        "vectors",
-        "watch",
-    )
-
-    account: Account
+    request: Request
+    arrival: int
+    watch: Watch | None = None
+    account: Account = field(init=False)
     """Its user's account on its worker; set when a worker gets it."""
+    limit: int = 0
+    """Tokens that a sequence may have, prompt included; set when the group is accepted."""
+    measure: float = 0.0
+    """By which the policy orders groups, before their arrival; see `take_up`."""
+    cached_tokens: int | None = None
+    """Prompt tokens that were cached when the first sequence was first admitted; None before."""
+    scored: int = field(init=False)
+    """Tokens of the prompt, from the first on, whose log probabilities are delivered or not wanted."""
+    drafts: int = 0
+    """Number of drafts that were verified."""
+    drafts_held: int = 0
+    """Number of drafts that held."""
+    drafted_rows: int = 0
+    """Number of rows that had these drafts."""
+    forced_tokens: int = 0
+    """Number of drafts that held which a grammar had forced."""
+    predicted: int = 0
+    """Drafts of `Request.predicted` that held since the caller was told last."""
+    predicted_rejected: int = 0
+    """Drafts of `Request.predicted` that did not hold since then."""
+    fingerprint: str = field(init=False)
+    """Fingerprint of the worker that has begun the answer: one of the same goes on. Empty: any."""
+    suspicion: Suspicion | None = None
+    """None unless it may be the reason why a worker was lost."""
+    vectors: list[bytes] | None = None
+    """Vectors of the text's tokens so far, by chunks; None unless each token has one."""
+    backlog_sequences: int = 0
+    """Number of its sequences that count as waiting; see `backlog.py`."""
+    beam_round: BeamRound | None = None
+    """Where its beam search stands; None without one, and until it is on a worker."""
+    sequences: list[Sequence] = field(default_factory=list)
+    unfinished: int = field(init=False)
+    """Number of sequences that are not done."""
+    held: list[Sequence] = field(default_factory=list)
+    """Sequences that wait for their leader to compute the prompt."""
 
-    def __init__(self, request: Request, arrival: int, watch: Watch | None = None) -> None:
-        self.request = request
-        self.watch = watch
-        self.arrival = arrival
-        self.limit = 0
-        """Tokens that a sequence may have, prompt included; set when the group is accepted."""
-        self.measure = 0.0
-        """By which the policy orders groups, before their arrival; see `take_up`."""
-        self.cached_tokens: int | None = None
-        """Prompt tokens that were cached when the first sequence was first admitted; None before."""
+    def __post_init__(self) -> None:
+        request = self.request
         self.scored = max(1, request.scored_tokens) if request.scores_prompt else len(request.prompt)
-        """Tokens of the prompt, from the first on, whose log probabilities are delivered or not wanted."""
-        self.drafts = self.drafts_held = 0
-        """Number of drafts that were verified, and of those that held."""
-        self.drafted_rows = 0
-        """Number of rows that had these drafts."""
-        self.forced_tokens = 0
-        """Number of drafts that held which a grammar had forced."""
-        self.predicted = self.predicted_rejected = 0
-        """Of the drafts that were predicted (`Request.predicted`): how many held, and how many did not, since
-        the caller was told last."""
         self.fingerprint = request.fingerprint
-        """Fingerprint of the worker that has begun the answer: one of the same goes on. Empty: any."""
-        self.suspicion: Suspicion | None = None
-        """None unless it may be the reason why a worker was lost."""
-        self.vectors: list[bytes] | None = None
-        """Vectors of the text's tokens so far, by chunks; None unless each token has one."""
-        self.backlog_sequences = 0
-        """Number of its sequences that count as waiting; see `backlog.py`."""
         so_far = {entry.index: entry for entry in request.resumed}
-        self.beam_round: BeamRound | None = None
-        """Where its beam search stands; None without one, and until it is on a worker."""
-        self.sequences = []
         # A search begins with one beam, and delivers its answers all at its end.
         searches = request.beams is not None and not request.resumed
         for index in range(1 if searches else request.n):
             known = so_far.get(index)
             sequence = Sequence(self, index, known.tokens if known else array("i"))
-            if watch is not None:
-                watch(sequence)
+            if self.watch is not None:
+                self.watch(sequence)
             if known and known.finished:
                 sequence.move(State.DONE)
             self.sequences.append(sequence)
         self.unfinished = sum(1 for sequence in self.sequences if sequence.state is not State.DONE)
-        """Number of sequences that are not done."""
-        self.held: list[Sequence] = []
-        """Sequences that wait for their leader to compute the prompt."""
 
     @property
     def needs(self) -> tuple[str, str, bool]:
