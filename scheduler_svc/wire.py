@@ -4,6 +4,7 @@ The arrays of a plan need no code here: `arrays.fill` finds them in the core's `
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from itertools import accumulate, islice
 
 from proto import arrays
@@ -27,28 +28,9 @@ Logprobs = Mapping[int, TokenLogprobs]
 def limits_from(ready: WorkerReady) -> WorkerLimits:
     """What a worker has to offer. Raises `WorkerFault` if that is nothing."""
     try:
-        return WorkerLimits(
-            num_blocks=ready.num_blocks,
-            block_size=ready.block_size,
-            max_slots=ready.max_slots,
-            max_model_len=ready.max_model_len,
-            max_step_tokens=ready.max_step_tokens,
-            vocab_size=ready.vocab_size,
-            host_blocks=ready.host_blocks,
-            swap_block_us=ready.swap_block_us,
-            token_us=ready.token_us,
-            window=ready.window,
-            can_draft=ready.can_draft,
-            embedding_size=ready.embedding_size,
-            fingerprint=ready.fingerprint,
-            num_labels=ready.num_labels,
-            bidirectional=ready.bidirectional,
-            recurrent=ready.recurrent,
-            adapters={each.name: each.fingerprint for each in ready.adapters},
-            images=ready.images,
-            whole_images=ready.whole_images,
-            headless=ready.headless,
-        )
+        told = {each.name: getattr(ready, each.name) for each in fields(WorkerLimits)}
+        adapters = {each.name: each.fingerprint for each in ready.adapters}
+        return WorkerLimits(**told | {"adapters": adapters})
     except ValueError as error:
         raise WorkerFault(f"a worker with nothing to offer: {error}") from error
 

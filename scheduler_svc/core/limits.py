@@ -14,6 +14,14 @@ MAX_BLOCKS = 2**24
 """Most blocks of a worker on its device, and most on its host: the scheduler keeps books of each."""
 MAX_SLOTS = 2**16
 """Most slots of a worker."""
+_BOUNDS = {
+    "num_blocks": (1, MAX_BLOCKS),
+    "host_blocks": (0, MAX_BLOCKS),
+    "max_slots": (1, MAX_SLOTS),
+    **dict.fromkeys(("block_size", "max_model_len", "max_step_tokens", "vocab_size"), (1, inf)),
+    **dict.fromkeys(("swap_block_us", "token_us", "window", "embedding_size", "num_labels"), (0, inf)),
+}
+"""Least and most of a worker's numbers."""
 WATERMARK = 0.01
 """Share of the pool that admission leaves free, for running sequences to grow into."""
 
@@ -45,22 +53,11 @@ class WorkerLimits:
     headless: bool = False
 
     def __post_init__(self) -> None:
-        for name in (
-            "num_blocks",
-            "block_size",
-            "max_slots",
-            "max_model_len",
-            "max_step_tokens",
-            "vocab_size",
-        ):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1")
-        for name, most in (("num_blocks", MAX_BLOCKS), ("host_blocks", MAX_BLOCKS), ("max_slots", MAX_SLOTS)):
+        for name, (least, most) in _BOUNDS.items():
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}")
             if getattr(self, name) > most:
                 raise ValueError(f"{name} must be at most {most}")
-        for name in ("host_blocks", "swap_block_us", "token_us", "window", "embedding_size", "num_labels"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must be 0 or more")
         if "" in self.adapters:
             raise ValueError("an adapter has no name")
         if self.bidirectional and min(self.block_size, self.max_step_tokens) < self.max_model_len:
