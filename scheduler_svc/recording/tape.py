@@ -73,32 +73,21 @@ class Tape:
         """Everything that is on tape."""
         return Take(self._segments[0].state, [event for each in self._segments for event in each.events])
 
+    def add(self, name: str, value: object, size: int = 0) -> None:
+        """An event: see `Event`. `size`: bytes that its value takes, if they are many."""
+        newest = self._segments[-1]
+        newest.events.append((self._clock(), name, value))
+        newest.bytes += EVENT_BYTES + size
+
     def submitted(self, group: SequenceGroup) -> None:
+        """The scheduler is about to take on a group."""
         tokens = {id(each.tokens): len(each.tokens) for each in group.sequences}  # many may share an array
-        self._add("submitted", take(group, accounts=False), 8 * sum(tokens.values()))
-
-    def cancelled(self, group: SequenceGroup) -> None:
-        self._add("cancelled", group.arrival)
-
-    def ended(self, group: SequenceGroup, index: int) -> None:
-        self._add("ended", EndedSequence(arrival=group.arrival, index=index))
-
-    def withdrew(self) -> None:
-        self._add("withdrew", True)
-
-    def evacuated(self) -> None:
-        self._add("evacuated", True)
-
-    def compiled(self, grammar: int) -> None:
-        self._add("compiled", grammar)
-
-    def seen(self, sight: int) -> None:
-        self._add("seen", sight)
+        self.add("submitted", take(group, accounts=False), 8 * sum(tokens.values()))
 
     def came(self, result: StepResult) -> None:
         """The worker has answered a step. To be called before the core takes it in."""
         message = result.SerializeToString()
-        self._add("result", message, len(message))
+        self.add("result", message, len(message))
 
     def planning(self) -> None:
         """The core is about to plan."""
@@ -110,24 +99,19 @@ class Tape:
         if events and events[-1][1] == "idle":
             events[-1] = (*events[-1][:2], events[-1][2] + 1)
         else:
-            self._add("idle", 1)
+            self.add("idle", 1)
 
     def planned(self, plan: PlanMessage) -> None:
         """The core has made this plan since `planning` was called."""
         events, message = self._segments[-1].events, plan.SerializeToString()
         *_, times = events.pop()
         if times > 1:
-            self._add("idle", times - 1)
-        self._add("planned", message, len(message))
+            self.add("idle", times - 1)
+        self.add("planned", message, len(message))
 
     def _begin(self) -> _Segment:
         core = {name: value for name, value in vars(self._scheduler).items() if name != "tape"}
         return _Segment(self._clock(), take(core))
-
-    def _add(self, name: str, value: object, size: int = 0) -> None:
-        newest = self._segments[-1]
-        newest.events.append((self._clock(), name, value))
-        newest.bytes += EVENT_BYTES + size
 
 
 class RecordedScheduler(Scheduler):
@@ -148,25 +132,25 @@ class RecordedScheduler(Scheduler):
         return super().plan()
 
     def compiled(self, grammar: int) -> None:
-        self.tape.compiled(grammar)
+        self.tape.add("compiled", grammar)
         super().compiled(grammar)
 
     def seen(self, sight: int) -> None:
-        self.tape.seen(sight)
+        self.tape.add("seen", sight)
         super().seen(sight)
 
     def cancel(self, group: SequenceGroup) -> None:
-        self.tape.cancelled(group)
+        self.tape.add("cancelled", group.arrival)
         super().cancel(group)
 
     def end_sequence(self, group: SequenceGroup, index: int) -> None:
-        self.tape.ended(group, index)
+        self.tape.add("ended", EndedSequence(arrival=group.arrival, index=index))
         super().end_sequence(group, index)
 
     def evacuate(self) -> list[SequenceGroup]:
-        self.tape.evacuated()
+        self.tape.add("evacuated", True)
         return super().evacuate()
 
     def withdraw_waiting(self) -> list[SequenceGroup]:
-        self.tape.withdrew()
+        self.tape.add("withdrew", True)
         return super().withdraw_waiting()
