@@ -187,10 +187,16 @@ class Engine:
         """Why no worker takes a request."""
         limits, adapter = [each.limits for each in self.fleet.schedulers], group.request.adapter
         seeing = [each for each in limits if each.images and each.has_room_for_images(group.request)]
-        blind = bool(group.request.images) and not seeing
-        if not blind and any(each.goes_on(*group.needs) for each in limits):
-            return NoSuchWorker(tokens=group.limit)
-        return NoSuchWorker("" if any(each.has(adapter) for each in limits) else adapter, blind)
+        if group.request.images and not seeing:
+            return NoSuchWorker("no worker here takes these images")
+        if any(each.goes_on(*group.needs) for each in limits):
+            return NoSuchWorker(f"no worker here holds the {group.limit} tokens that this answer may come to")
+        if not any(each.has(adapter) for each in limits):
+            return NoSuchWorker(f"no worker here has the adapter '{adapter[:200]}'")
+        return NoSuchWorker(
+            "no worker here goes on with this answer as it was begun: "
+            "they have other weights, number formats or kernels"
+        )
 
     @property
     def stalled(self) -> int:

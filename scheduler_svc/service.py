@@ -35,6 +35,16 @@ from scheduler_svc.state_spans import RequestStates, states_of
 
 tracer = trace.get_tracer("quire.scheduler")
 
+_CODES = {
+    ContextExceeded: grpc.StatusCode.OUT_OF_RANGE,
+    RequestRefused: grpc.StatusCode.INVALID_ARGUMENT,
+    TooMuchWaits: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    HandedOver: grpc.StatusCode.UNAVAILABLE,
+    NoSuchWorker: grpc.StatusCode.FAILED_PRECONDITION,
+    RequestPoisoned: grpc.StatusCode.ABORTED,
+}
+"""The status of each error, the more special first. Of others: INTERNAL."""
+
 
 class SchedulerService(SchedulerServicer):
     """See scheduler.proto."""
@@ -140,7 +150,10 @@ def _facts(group: SequenceGroup) -> dict[str, str | int]:
 
 def _status_of(error: Exception) -> Status | None:
     """The status with which a call ends for `error`; None for an unexpected error."""
-    return Status(_code(error), str(error), _trailing(error)) if isinstance(error, SchedulerError) else None
+    if not isinstance(error, SchedulerError):
+        return None
+    code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
+    return Status(code, str(error), _trailing(error))
 
 
 def _trailing(error: SchedulerError) -> tuple[tuple[str, str], ...]:
@@ -149,17 +162,3 @@ def _trailing(error: SchedulerError) -> tuple[tuple[str, str], ...]:
     if isinstance(error, HandedOver):
         return ((LOST, "worker"),) if error.suspect else ((OUTSIDE, "stopped"),)
     return (("quire-param", error.param),) if isinstance(error, RequestRefused) else ()
-
-
-def _code(error: SchedulerError) -> grpc.StatusCode:
-    if isinstance(error, ContextExceeded):
-        return grpc.StatusCode.OUT_OF_RANGE
-    if isinstance(error, RequestRefused):
-        return grpc.StatusCode.INVALID_ARGUMENT
-    if isinstance(error, TooMuchWaits):
-        return grpc.StatusCode.RESOURCE_EXHAUSTED
-    if isinstance(error, HandedOver):
-        return grpc.StatusCode.UNAVAILABLE
-    if isinstance(error, NoSuchWorker):
-        return grpc.StatusCode.FAILED_PRECONDITION
-    return grpc.StatusCode.ABORTED if isinstance(error, RequestPoisoned) else grpc.StatusCode.INTERNAL

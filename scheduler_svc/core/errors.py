@@ -8,8 +8,7 @@ SchedulerError
 ├── StepRaised          a step with it alone raised an error        INTERNAL
 ├── RequestPoisoned     it ended several workers, alone on each     ABORTED
 ├── HandedOver          another scheduler can go on with it         UNAVAILABLE
-├── NoSuchWorker        begun by a worker of another fingerprint, or a larger one, or for an adapter
-│                       that none has, or with images, which none takes    FAILED_PRECONDITION
+├── NoSuchWorker        no worker here goes on with it              FAILED_PRECONDITION
 ├── WorkerFault         a result that does not answer the plan      the worker is given up
 ├── OutOfBlocks         more blocks asked for than are free         a bug: the process ends
 ├── IllegalTransition   a sequence cannot go to that state          a bug: the process ends
@@ -74,25 +73,7 @@ class HandedOver(SchedulerError):
 
 
 class NoSuchWorker(SchedulerError):
-    """The answer was begun by a worker that computed otherwise than all workers here.
-
-    Or it is for an adapter that none of them has. `adapter`: its name then. Or it has `images`, which none of
-    them takes, or none computes in one step. Or it was begun by a larger one. `tokens`: number of tokens that
-    it may come to then.
-    """
-
-    def __init__(self, adapter: str = "", images: bool = False, tokens: int = 0) -> None:
-        if tokens:
-            super().__init__(f"no worker here holds the {tokens} tokens that this answer may come to")
-        elif images:
-            super().__init__("no worker here takes these images")
-        elif adapter:
-            super().__init__(f"no worker here has the adapter '{adapter[:200]}'")
-        else:
-            super().__init__(
-                "no worker here goes on with this answer as it was begun: "
-                "they have other weights, number formats or kernels"
-            )
+    """No worker here goes on with the request; the message says what they lack."""
 
 
 class WorkerFault(SchedulerError):
