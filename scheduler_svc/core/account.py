@@ -17,7 +17,8 @@ had long ago counts no more: slots that nobody else wanted then are no reason to
 
 from collections.abc import Container
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
+
+from scheduler_svc.core.lazy_heap import LazyHeap
 
 MOST_LEFT = 1024
 """Members of an account that are remembered when they have left: the latest. Clients name users as they
@@ -25,46 +26,6 @@ like."""
 
 Claim = tuple[int, int, int]
 """(slots now, slots before, number): see `Account.claim`."""
-
-
-class Contenders:
-    """Members of an account in a heap by claim: each is entered anew when its claim has changed."""
-
-    def __init__(self) -> None:
-        self._entries: dict[Account, tuple[int, int, int, Account]] = {}
-        # Holds every entry of `_entries`, and outdated ones, which are skipped when they come up.
-        self._heap: list[tuple[int, int, int, Account]] = []
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def __contains__(self, member: "Account") -> bool:
-        return member in self._entries
-
-    def enter(self, member: "Account") -> None:
-        """Add a member, or take note of its claim."""
-        entry = self._entries[member] = (*member.claim, member)
-        if len(self._heap) < 2 * len(self._entries):
-            heappush(self._heap, entry)
-        else:  # half of its entries are outdated
-            self._heap = list(self._entries.values())
-            heapify(self._heap)
-
-    def leave(self, member: "Account") -> None:
-        """Remove a member. Nothing happens if it is not there."""
-        self._entries.pop(member, None)
-        if not self._entries:
-            self._heap.clear()
-
-    def first(self) -> "Account | None":
-        """The member with the lowest claim; None if there is none."""
-        heap = self._heap
-        while heap:
-            member = heap[0][-1]
-            if self._entries.get(member) is heap[0]:
-                return member
-            heappop(heap)
-        return None
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -82,7 +43,7 @@ class Account:
     they left."""
     seated: "dict[Account, None]" = field(default_factory=dict)
     """Members that have slots."""
-    waiting: Contenders = field(default_factory=Contenders)
+    waiting: "LazyHeap[Account]" = field(default_factory=LazyHeap)
     """Members of which sequences wait; see `WaitingQueue`."""
     requests: int = 0
     """Number of a user's requests that have not ended."""
@@ -176,4 +137,4 @@ class Account:
     def _claim_again(self) -> None:
         """Take note that its claim has changed."""
         if self in self.owner.waiting:
-            self.owner.waiting.enter(self)
+            self.owner.waiting.enter(self, self.claim)

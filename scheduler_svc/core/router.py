@@ -7,10 +7,10 @@ outweighs almost nothing.
 """
 
 from collections.abc import Iterable, Iterator
-from heapq import heapify, heappop, heappush
 
 from scheduler_svc.core.batch import PartialBlock
 from scheduler_svc.core.capabilities import partial_blocks
+from scheduler_svc.core.lazy_heap import LazyHeap
 from scheduler_svc.core.limits import WorkerLimits
 from scheduler_svc.core.prefix import extend_chain, root
 from scheduler_svc.core.scheduler import Scheduler
@@ -22,17 +22,13 @@ MAX_PREFIXES = 10_000
 AT_ONCE = 16
 """Blocks behind the first that are named at once, until one comes that no worker knows."""
 
-Entry = tuple[float, int, Scheduler]
-"""(load, order of joining, worker)."""
-
 
 class Router:
     """Keeps the workers in a heap by load, so that choosing takes as long among a thousand as among ten."""
 
     def __init__(self) -> None:
-        self._entries: dict[Scheduler, Entry] = {}
-        # Holds every entry of `_entries`, and outdated ones, which are skipped when they come up.
-        self._heap: list[Entry] = []
+        self._workers: LazyHeap[Scheduler] = LazyHeap()
+        """By load, and the order in which they joined."""
         self._joined = 0
         # Workers that were given prompts, by their `_Prompt.beginning`: only these are asked.
         self._had: dict[bytes, dict[Scheduler, None]] = {}
@@ -40,23 +36,24 @@ class Router:
     def add(self, scheduler: Scheduler) -> None:
         """Add a worker."""
         self._joined += 1
-        self._enter(scheduler, self._joined)
+        self._workers.enter(scheduler, (_load(scheduler), self._joined))
 
     def remove(self, scheduler: Scheduler) -> None:
         """Remove a worker."""
-        del self._entries[scheduler]
+        self._workers.leave(scheduler)
         for had in self._had.values():
             had.pop(scheduler, None)
 
     def review(self, scheduler: Scheduler) -> None:
         """Take note that a worker's load may have changed."""
-        entry = self._entries.get(scheduler)
-        if entry is not None and entry[0] != _load(scheduler):
-            self._enter(scheduler, entry[1])
+        key = self._workers.key_of(scheduler)
+        if key is not None and key[0] != _load(scheduler):
+            self._workers.enter(scheduler, (_load(scheduler), key[1]))
 
     def choose(self, group: SequenceGroup) -> Scheduler | None:
         """The cheapest worker that can hold the group's longest sequence; the least loaded on a tie."""
-        chosen = self._least_loaded(group)
+        request, limit, fingerprint = group.request, group.limit, group.fingerprint
+        chosen = self._workers.first(lambda each: each.limits.can_hold(request, limit, fingerprint))
         if chosen is None or not group.most_cached:
             return chosen
         prompt = _Prompt(group, chosen.limits)
@@ -84,31 +81,6 @@ class Router:
                 if cost < least:
                     chosen, least = scheduler, cost
         return chosen
-
-    def _least_loaded(self, group: SequenceGroup) -> Scheduler | None:
-        """The least loaded worker that can hold the group's longest sequence; the first on a tie."""
-        heap, too_small = self._heap, []
-        chosen = None
-        while heap and chosen is None:
-            entry = heap[0]
-            scheduler = entry[2]
-            if self._entries.get(scheduler) is not entry:
-                heappop(heap)
-            elif not scheduler.limits.can_hold(group.request, group.limit, group.fingerprint):
-                too_small.append(heappop(heap))
-            else:
-                chosen = scheduler
-        for entry in too_small:
-            heappush(heap, entry)
-        return chosen
-
-    def _enter(self, scheduler: Scheduler, joined: int) -> None:
-        entry = self._entries[scheduler] = (_load(scheduler), joined, scheduler)
-        if len(self._heap) < 2 * len(self._entries):
-            heappush(self._heap, entry)
-        else:  # half of its entries are outdated
-            self._heap = list(self._entries.values())
-            heapify(self._heap)
 
 
 class _Prompt:

@@ -4,9 +4,8 @@
                  │          └─ user
                  └─ tenant ─── user      an account has a heap of its members that wait, by claim
 
-The entry of a sequence that has ended, or of a member whose claim has changed, stays in its heap until it
-comes up, or until half of the heap is such entries. So to add or take a sequence costs the logarithm of how
-many wait.
+The entry of a sequence that has ended stays in its heap until it comes up, or until half of the heap is such
+entries. So to add or take a sequence costs the logarithm of how many wait.
 """
 
 from collections import OrderedDict
@@ -68,8 +67,8 @@ class WaitingQueue:
         queue = self._queues.get(user)
         if queue is None:
             queue = self._queues[user] = self._queue()
-            user.owner.waiting.enter(user)
-            self._tenants.waiting.enter(user.owner)
+            user.owner.waiting.enter(user, user.claim)
+            self._tenants.waiting.enter(user.owner, user.owner.claim)
         elif queue.peek() is None:  # it is here only because nobody has looked
             self._queues.move_to_end(user)
         queue.push(sequence)

@@ -51,7 +51,7 @@ def test_the_heap_finds_what_a_look_at_all_finds(fake: SimpleNamespace, events) 
                 chosen.submit(group)
                 held[chosen].append(group)
                 router.review(chosen)
-        assert len(router._heap) <= 2 * len(held)  # it does not grow with the events
+        assert len(router._workers._heap) <= 2 * len(held)  # it does not grow with the events
 
 
 def served(fake: SimpleNamespace, fleet: Fleet, prompt: list[int], **fields: Any) -> Scheduler:
