@@ -9,8 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 from ops.model_directory.grammars import GrammarError
-from tokenizer_svc.grammars.call_values import JSON_IN_XML, Schema, Values, quoted, spelled
-from tokenizer_svc.grammars.thought_grammar import ANY, Texts
+from tokenizer_svc.grammars.call_values import JSON_IN_XML, Schema, Values, spelled
+from tokenizer_svc.grammars.grammar_rules import ANY, quoted
+from tokenizer_svc.grammars.thought_grammar import Texts
 
 KEY = re.compile(r"""[^<>{}\[\]",:\s](?:[^<>{}\[\]",:\n]*[^<>{}\[\]",:\s])?""")
 

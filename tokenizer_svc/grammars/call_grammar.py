@@ -19,7 +19,8 @@ from tokenizer_svc.format_entry import LINE, CallFormat
 from tokenizer_svc.formats import ThoughtRules
 from tokenizer_svc.grammars.bare_values import KEY, BareValues
 from tokenizer_svc.grammars.call_rules import CallRules, Function
-from tokenizer_svc.grammars.call_values import JSON_IN_XML, PYTHON, Values, is_text, quoted, texts_allowed
+from tokenizer_svc.grammars.call_values import JSON_IN_XML, PYTHON, Values, is_text, texts_allowed
+from tokenizer_svc.grammars.grammar_rules import ANY, quoted
 from tokenizer_svc.grammars.input_grammar import InputGrammar, read_source
 from tokenizer_svc.grammars.input_spellings import BareSpelling, JsonSpelling
 from tokenizer_svc.grammars.lark_reader import Source
@@ -27,7 +28,7 @@ from tokenizer_svc.grammars.nested_values import ELEMENT, NestedValues
 from tokenizer_svc.grammars.schema_by_type import by_type, takes_texts, texts_of
 from tokenizer_svc.grammars.schema_closed import closed
 from tokenizer_svc.grammars.schema_limits import bounded, followed, with_required
-from tokenizer_svc.grammars.thought_grammar import ANY, SPACE, Texts
+from tokenizer_svc.grammars.thought_grammar import SPACE, Texts
 from tokenizer_svc.mark_suffix import named
 
 WHITESPACE = r"( |\n[ ]{0,40})?"

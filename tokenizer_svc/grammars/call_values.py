@@ -1,18 +1,19 @@
 """Arguments of calls that are not written as one JSON object: a grammar for each value of a JSON Schema.
 
 Formats with JSON arguments leave their schema to the library. For the others this is the part of JSON
-Schema that most functions use. GrammarRules are in the library's dialect of Lark.
+Schema that most functions use.
 """
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
 from ops.model_directory.grammars import GrammarError
 from tokenizer_svc.grammars.date_formats import PATTERNS
-from tokenizer_svc.grammars.regex_reader import plain_digits
+from tokenizer_svc.grammars.grammar_rules import GrammarRules, quoted
+from tokenizer_svc.grammars.regex_reader import plain_digits, slashed
 
 Schema = Any
 """A JSON Schema: an object, true or false."""
@@ -57,32 +58,6 @@ _FORMATS = PATTERNS | {
     "uuid": r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
     "email": r"[A-Za-z0-9_+-]+(\.[A-Za-z0-9_+-]+)*@([A-Za-z0-9][A-Za-z0-9-]*\.)+[A-Za-z]{2,63}",
 }
-
-
-@dataclass
-class GrammarRules:
-    """GrammarRules of one grammar."""
-
-    lines: list[str] = field(default_factory=list)
-
-    def add(self, body: str, terminal: bool = False) -> str:
-        """A new rule; returns its name."""
-        name = f"{'T' if terminal else 'r'}{len(self.lines)}"
-        self.lines.append(f"{name}: {body}")
-        return name
-
-    def declare(self) -> int:
-        """Place for a rule that is needed before it is known: `set` gives its body."""
-        self.lines.append("")
-        return len(self.lines) - 1
-
-    def set(self, place: int, body: str) -> None:
-        self.lines[place] = f"r{place}: {body}"
-
-
-def quoted(text: str) -> str:
-    """A text as the grammar spells it. The library takes no U+007F that is not escaped."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", r"\u007f")
 
 
 def spelled(value: object) -> str:
@@ -383,13 +358,4 @@ def _whole(pattern: object) -> str:
     end = "" if pattern.endswith("$") and not pattern.endswith(r"\$") else r"(?s:.*)"
     body = pattern.removeprefix("^")
     body = body if end else body.removesuffix("$")
-    return f"{begin}({_slashed(plain_digits(body))}){end}"
-
-
-def _slashed(pattern: str) -> str:
-    """A regular expression as it stands between slashes."""
-    escaped, text = False, []
-    for character in pattern:
-        text.append({"/": "/" if escaped else r"\/", "\n": r"\n"}.get(character, character))
-        escaped = character == "\\" and not escaped
-    return "".join(text)
+    return f"{begin}({slashed(plain_digits(body))}){end}"

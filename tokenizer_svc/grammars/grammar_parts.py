@@ -12,10 +12,9 @@ from itertools import pairwise, product
 from string import digits
 
 from ops.model_directory.grammars import GrammarError
-from tokenizer_svc.grammars.call_values import GrammarRules, quoted
+from tokenizer_svc.grammars.grammar_rules import ANY, GrammarRules, quoted
 from tokenizer_svc.grammars.regex_reader import first_characters
 
-ANY = "/(?s:.*)/"
 _SOME = "/(?s:.+)/"
 _NONE: frozenset[str] = frozenset()
 JSON, DIGITS = "%json", "/[0-9]+/"

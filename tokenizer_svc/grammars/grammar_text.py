@@ -10,7 +10,7 @@ from llguidance import LLMatcher
 from ops.model_directory.grammars import GrammarError
 from tokenizer_svc.grammars.call_grammar import WHITESPACE, call_grammar
 from tokenizer_svc.grammars.call_rules import CallRules
-from tokenizer_svc.grammars.call_values import quoted
+from tokenizer_svc.grammars.grammar_rules import quoted
 from tokenizer_svc.grammars.lark_or_gbnf import lark_of
 from tokenizer_svc.grammars.regex_reader import plain_digits
 from tokenizer_svc.grammars.schema_closed import closed

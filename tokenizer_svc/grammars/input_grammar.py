@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 
 from ops.model_directory.grammars import GrammarError
-from tokenizer_svc.grammars.call_values import GrammarRules
 from tokenizer_svc.grammars.grammar_nodes import Alt, Name, Node, Repeat, Seq, Terminal
+from tokenizer_svc.grammars.grammar_rules import GrammarRules
 from tokenizer_svc.grammars.input_spellings import Ends, Spelling
 from tokenizer_svc.grammars.lark_reader import Source, read_lark
 from tokenizer_svc.grammars.regex_reader import read_regex

@@ -9,7 +9,6 @@ then goes on after it. In the same way what stands after a whole input may be th
 from collections.abc import Iterable, Mapping
 
 from ops.model_directory.grammars import GrammarError
-from tokenizer_svc.grammars.call_values import GrammarRules, quoted
 from tokenizer_svc.grammars.grammar_nodes import (
     EMPTY,
     Alt,
@@ -23,6 +22,7 @@ from tokenizer_svc.grammars.grammar_nodes import (
     Seq,
     Text,
 )
+from tokenizer_svc.grammars.grammar_rules import GrammarRules, quoted
 from tokenizer_svc.grammars.regex_reader import escaped, members, slashed
 
 ESCAPES = {'"': '"', "\\": "\\", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}
@@ -146,9 +146,9 @@ class Spelling:
 
     def _expression(self, node: Node) -> str:
         if isinstance(node, Text):
-            return _quoted(node.text)
+            return quoted(node.text)
         if (regex := _regex(node)) is not None:
-            return slashed(regex) if regex else '""'
+            return f"/{slashed(regex)}/" if regex else '""'
         match node:
             case Seq(parts):
                 return f"({' '.join(map(self._expression, parts))})"
@@ -269,10 +269,6 @@ def _both(regex: str) -> str:
 def _either(found: Iterable[Node | None]) -> Node | None:
     parts = tuple(each for each in found if each is not None)
     return parts[0] if len(parts) == 1 else Alt(parts) if parts else None
-
-
-def _quoted(text: str) -> str:
-    return quoted(text).replace("\x7f", r"\u007f")
 
 
 def _regex(node: Node) -> str | None:

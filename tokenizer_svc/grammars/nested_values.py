@@ -17,11 +17,11 @@ from tokenizer_svc.grammars.call_values import (
     Values,
     count,
     is_text,
-    quoted,
     texts_allowed,
 )
+from tokenizer_svc.grammars.grammar_rules import ANY, quoted
 from tokenizer_svc.grammars.schema_by_type import choices_of, texts_of
-from tokenizer_svc.grammars.thought_grammar import ANY, Texts
+from tokenizer_svc.grammars.thought_grammar import Texts
 
 ELEMENT = re.compile(r"[^<>/\s](?:[^<>\n]*[^<>\s])?")
 """What an element may be called."""

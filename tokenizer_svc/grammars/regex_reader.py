@@ -43,7 +43,7 @@ def members(regex: str) -> frozenset[str]:
 
     Raises `GrammarError` if it is no class.
     """
-    return first_characters(f"start: {slashed(regex)}")
+    return first_characters(f"start: /{slashed(regex)}/")
 
 
 def first_characters(grammar: str) -> frozenset[str]:
@@ -81,14 +81,14 @@ def plain_digits(regex: str) -> str:
 
 
 def slashed(regex: str) -> str:
-    """An expression as it stands between slashes, with these."""
+    """An expression as it stands between slashes."""
     escaped, text = False, []
     for character in regex:
         text.append(
             {"/": "/" if escaped else r"\/", "\n": "n" if escaped else r"\n"}.get(character, character)
         )
         escaped = character == "\\" and not escaped
-    return f"/{''.join(text)}/"
+    return "".join(text)
 
 
 def escaped(text: str) -> str:

@@ -20,9 +20,7 @@ from tokenizer_svc.format_entry import LINE
 from tokenizer_svc.formats import MOST_BUDGET, ThoughtRules
 from tokenizer_svc.grammars import tag_formats as tags
 from tokenizer_svc.grammars.call_grammar import WHITESPACE, arguments_grammar
-from tokenizer_svc.grammars.call_values import quoted
 from tokenizer_svc.grammars.grammar_parts import (
-    ANY,
     DIGITS,
     JSON,
     Part,
@@ -33,6 +31,7 @@ from tokenizer_svc.grammars.grammar_parts import (
     constant,
     plain,
 )
+from tokenizer_svc.grammars.grammar_rules import ANY, quoted
 from tokenizer_svc.grammars.lark_or_gbnf import lark_of
 from tokenizer_svc.grammars.regex_reader import may_be_empty, plain_digits, slashed
 from tokenizer_svc.grammars.schema_limits import followed
@@ -105,15 +104,11 @@ class _Tags:
                 return self._parts.joined(*chain(*self._each(elements, place, ends)))
             case tags.Or(elements=elements):
                 return self._parts.either(*self._each(elements, place, ends))
-            case tags.Optional(content=content):
-                return self._parts.repeated(self._of(content, within, ends), 0, 1)
-            case tags.Star(content=content):
-                return self._parts.repeated(self._of(content, within, ends), 0, None)
-            case tags.Plus(content=content):
-                return self._parts.repeated(self._of(content, within, ends), 1, None)
-            case tags.Repeat(content=content):
-                most = None if form.max == -1 else form.max
-                return self._parts.repeated(self._of(content, within, ends), form.min, most)
+            case (
+                tags.Some(content=content, times=(low, high))
+                | tags.Repeat(content=content, times=(low, high))
+            ):
+                return self._parts.repeated(self._of(content, within, ends), low, high)
             case tags.Tag():
                 return self._parts.joined(*self._text(self._mark(form.begin)), *self._inner(form, place))
             case tags.TagsWithSeparator():
@@ -322,7 +317,7 @@ def _spaces(most: int | None) -> str:
 
 
 def _regex(pattern: str) -> Parts:
-    text = slashed(plain_digits(pattern))
+    text = f"/{slashed(plain_digits(pattern))}/"
     return (plain(text, may_be_empty(text)),)
 
 

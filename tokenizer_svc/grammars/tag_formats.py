@@ -161,25 +161,16 @@ class TagsWithSeparator(_Fields):
     stop_after_first: bool = False
 
 
-class Optional(_Fields):
-    """The content or nothing."""
+class Some(_Fields):
+    """The content or nothing, once or more often, or any number of times."""
 
-    type: Literal["optional"]
+    type: Literal["optional", "plus", "star"]
     content: "Format"
 
-
-class Plus(_Fields):
-    """The content once or more often."""
-
-    type: Literal["plus"]
-    content: "Format"
-
-
-class Star(_Fields):
-    """The content any number of times."""
-
-    type: Literal["star"]
-    content: "Format"
+    @property
+    def times(self) -> tuple[int, int | None]:
+        """The least number and the most; None: any."""
+        return int(self.type == "plus"), 1 if self.type == "optional" else None
 
 
 class Repeat(_Fields):
@@ -196,6 +187,11 @@ class Repeat(_Fields):
         if -1 < self.max < self.min:
             raise ValueError("max is less than min")
         return self
+
+    @property
+    def times(self) -> tuple[int, int | None]:
+        """The least number and the most; None: any."""
+        return self.min, None if self.max == -1 else self.max
 
 
 class Dispatch(_Fields):
@@ -239,9 +235,7 @@ Format = Annotated[
     | TriggeredTags
     | TokenTriggeredTags
     | TagsWithSeparator
-    | Optional
-    | Plus
-    | Star
+    | Some
     | Repeat
     | Dispatch
     | TokenDispatch,

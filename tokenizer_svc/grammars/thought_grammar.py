@@ -1,6 +1,6 @@
 """The grammar of what comes before an answer's own grammar: a thought, which is free.
 
-GrammarRules are in the library's dialect of Lark. There a special token is no text: it stands by its number.
+It is in the library's dialect of Lark. There a special token is no text: it stands by its number.
 """
 
 import json
@@ -9,11 +9,10 @@ from collections.abc import Collection, Mapping, Sequence
 
 from tokenizer_svc.format_entry import LINE, ThoughtFormat
 from tokenizer_svc.formats import ThoughtRules
-from tokenizer_svc.grammars.call_values import GrammarRules, quoted
+from tokenizer_svc.grammars.grammar_rules import ANY, GrammarRules, quoted
 from tokenizer_svc.mark_suffix import named
 from tokenizer_svc.thought_table import THOUGHTS
 
-ANY = "/(?s:.*)/"
 SPACE = r"\s\x1c-\x1f\x85"
 """White space as Python has it."""
 _PLACE = re.compile(r"\$(\w+(?:\|e)?)")
@@ -36,7 +35,7 @@ def after_thought(grammar: str, asked: ThoughtRules) -> str:
 
 
 class Texts:
-    """GrammarRules for texts in a model's formats."""
+    """Rules for texts in a model's formats."""
 
     def __init__(self, asked: ThoughtRules) -> None:
         self.rules = GrammarRules()

@@ -8,7 +8,8 @@ import pytest
 
 from ops.model_directory.grammars import GrammarError
 from tests.unit.tokenizer_svc.grammars.test_call_grammar import Model, model
-from tokenizer_svc.grammars.call_values import JSON_IN_XML, PYTHON, Dialect, GrammarRules, Values
+from tokenizer_svc.grammars.call_values import JSON_IN_XML, PYTHON, Dialect, Values
+from tokenizer_svc.grammars.grammar_rules import GrammarRules
 
 __all__ = ["model"]
 

@@ -3,8 +3,8 @@
 import pytest
 
 from ops.model_directory.grammars import GrammarError
-from tokenizer_svc.grammars.call_values import GrammarRules
 from tokenizer_svc.grammars.grammar_parts import DIGITS, Part, PartRules, any_text, constant, plain
+from tokenizer_svc.grammars.grammar_rules import GrammarRules
 from tokenizer_svc.grammars.regex_reader import first_characters
 
 OBJECT = Part('%json {"type": "object"}', first=frozenset(('%json {"type": "object"}',)))
