@@ -88,6 +88,11 @@ def test_what_cannot_be_followed_is_told(schema: Any, said: str) -> None:
         Values(GrammarRules(), ROOT, PYTHON, lenient=False).of(schema)
 
 
+def test_an_escaped_line_break_of_a_pattern_is_one() -> None:
+    values = Values(GrammarRules(), ROOT, PYTHON, lenient=False)
+    assert values.text({"pattern": "^a\\\n/$"}, "(?s:.)") == [r"(a\n\/)"]
+
+
 @pytest.mark.parametrize("dialect", [JSON_IN_XML, PYTHON], ids=["json", "python"])
 def test_a_further_property_does_not_spell_a_listed_one_otherwise(model: Model, dialect: Dialect) -> None:
     rules = GrammarRules()
