@@ -1,31 +1,27 @@
 """One Generate or Embed call: what it has yet to be sent, and how it ends."""
 
-from collections.abc import Awaitable
-
 from proto.rpc.mailbox import Mailbox
 from proto.scheduler_pb2 import EmbedTokensResponse, GenerateResponse
 
 Response = GenerateResponse | EmbedTokensResponse
 
 
-class Call:
-    """Filled by results, emptied by the servicer."""
+class Call(Mailbox[Response]):
+    """Filled by results, emptied by the servicer with `get`: after None `error` says how it has ended."""
+
+    __slots__ = ("begun", "error")
 
     def __init__(self) -> None:
+        super().__init__()
         self.begun = False
-        """Something was put already."""
+        """Something was added already."""
         self.error: Exception | None = None
-        self._responses: Mailbox[Response] = Mailbox()
 
-    def put(self, response: Response) -> None:
+    def add(self, item: Response) -> None:
         self.begun = True
-        self._responses.add(response)
+        super().add(item)
 
     def end(self, error: Exception | None = None) -> None:
-        """No more will be put; what was put is still sent."""
+        """No more will be added; what was added is still sent."""
         self.error = error
-        self._responses.close()
-
-    def next(self) -> Awaitable[Response | None]:
-        """The next response, or None at the end: see `error` for which."""
-        return self._responses.get()
+        self.close()

@@ -90,7 +90,7 @@ class Engine:
         if self._admission.limited and not request.resumed:  # a request that has begun is not refused
             waiting, now = self.fleet.waiting(), time.monotonic()
             self._admission.check(waiting, request.tenant, len(request.prompt), now)
-        call, times = Call(), self.measures.request(watch, request.traceparent)
+        call, times = Call(), RequestTimes(self.measures, watch, request.traceparent)
         with self._guard:
             group, outcome = self.fleet.accept(request, times)
             self._calls[group], self._times[group] = call, times
@@ -277,7 +277,7 @@ class Engine:
                 self._calls[group].end()
         for group, embedding in outcome.embedded:
             shortened = first_dimensions(embedding, group.request.dimensions)
-            self._calls[group].put(EmbedTokensResponse(embedding=shortened))
+            self._calls[group].add(EmbedTokensResponse(embedding=shortened))
             self._calls[group].end()
         for group, error in outcome.failed:
             self._calls[group].end(error)
@@ -295,7 +295,7 @@ class Engine:
                 limits.fingerprint_of(group.request.adapter) if limits else group.fingerprint
             )
             self._times[group].first_token()
-        call.put(response)
+        call.add(response)
 
     def _wake(self) -> None:
         for link in self.links.values():

@@ -43,11 +43,6 @@ class Measures:
         self._swapped_out = metrics.counter(names.SWAPPED_OUT, model)
         self._swapped_in = metrics.counter(names.SWAPPED_IN, model)
 
-    def request(self, watch: Watch | None, traceparent: str = "") -> "RequestTimes":
-        """A watch of a request that comes now. `watch`: another one, which it calls. `traceparent`: see
-        `Request`."""
-        return RequestTimes(self, watch, traceparent)
-
     def planned(self, plan: StepPlan) -> None:
         """A worker is given this step."""
         self._steps.add()
@@ -105,11 +100,12 @@ class Measures:
 
 
 class RequestTimes:
-    """When a request came, got its first place in a batch, and its first token."""
+    """A watch of a request: when it came, got its first place in a batch, and its first token."""
 
     __slots__ = ("_came", "_first", "_measures", "_placed", "_trace_id", "_watch")
 
     def __init__(self, measures: Measures, watch: Watch | None, traceparent: str = "") -> None:
+        """The request comes now. `watch`: another one, which is called, too. `traceparent`: see `Request`."""
         self._measures, self._watch = measures, watch
         self._trace_id = _recorded_trace(traceparent)
         self._came = measures.clock()

@@ -61,7 +61,7 @@ class SchedulerService(SchedulerServicer):
         async with served(tracer, "scheduler.embed", context, _status_of) as span:
             request = embedding_from(asked, written(span), _deadline(context))
             with self._opened(request, context, span) as (_, call, _):
-                found = await call.next()
+                found = await call.get()
                 if call.error is not None:
                     raise call.error
                 assert isinstance(found, EmbedTokensResponse)
@@ -78,7 +78,7 @@ class SchedulerService(SchedulerServicer):
             listener = asyncio.ensure_future(self._listen(incoming_messages, group))
             listener.add_done_callback(lambda done: _ended(done, call))
             try:
-                while (response := await call.next()) is not None:
+                while (response := await call.get()) is not None:
                     if states is not None:
                         states.tokens()
                     await context.write(response)

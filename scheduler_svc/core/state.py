@@ -32,7 +32,6 @@ class SchedulerState:
         """`limits`: its `max_step_tokens` is the token budget of a step. `slots`: rows of the batch.
         `step_seconds`: what a step with decodes should take; None: as `prefill_budget.py` says."""
         self.limits = limits
-        self.slots = slots
         self.policy = policy
         self.speculation = speculation
         """Where drafts come from; None: from nowhere."""

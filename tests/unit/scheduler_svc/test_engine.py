@@ -90,7 +90,7 @@ class Rig:
 async def tokens_of(call: Call) -> dict[int, list[int]]:
     """Everything that a call delivers, by sequence. Raises the error that ends it."""
     tokens: dict[int, list[int]] = {}
-    while (response := await call.next()) is not None:
+    while (response := await call.get()) is not None:
         for delta in response.deltas:  # type: ignore[union-attr]
             tokens.setdefault(delta.index, []).extend(unpack(delta.tokens))
     if call.error is not None:
@@ -142,7 +142,7 @@ async def test_a_worker_that_hangs_is_announced_until_it_goes_on(
 async def test_a_closed_call_frees_what_it_holds(rig: Rig) -> None:
     await rig.join()
     group, call = rig.open([1] * 21, n=4, max_tokens=0)
-    await call.next()
+    await call.get()
     assert rig.held() > 0
     rig.engine.close(group)
     assert rig.held() == 0
@@ -152,7 +152,7 @@ async def test_a_closed_call_frees_what_it_holds(rig: Rig) -> None:
 async def test_a_call_ends_with_its_last_sequence(rig: Rig) -> None:
     await rig.join()
     group, call = rig.open([1, 2], n=2, max_tokens=0)
-    await call.next()
+    await call.get()
     rig.engine.end_sequence(group, 0)
     assert group.unfinished == 1
     rig.engine.end_sequence(group, 1)
@@ -194,7 +194,7 @@ async def test_a_full_queue_refuses_what_has_not_begun(fake: SimpleNamespace) ->
 async def test_a_worker_that_dies_is_not_noticed(rig: Rig) -> None:
     await rig.join()
     calls = [rig.open([number, number], n=2, max_tokens=20)[1] for number in range(5)]
-    firsts = [await call.next() for call in calls]
+    firsts = [await call.get() for call in calls]
     await rig.lose()
     rig.workers.join()
     for number, (call, first) in enumerate(zip(calls, firsts, strict=True)):
@@ -352,7 +352,7 @@ async def test_a_step_that_fails_ends_the_process_and_nothing_more_is_said(
     """Tokens may have been taken in and not delivered: from now on no answer can be trusted."""
     await rig.join()
     _, bystander = rig.open([2], max_tokens=0)
-    await bystander.next()
+    await bystander.get()
     monkeypatch.setattr(of, method, fails)
     _, call = rig.open([1])
     with pytest.raises(ExceptionGroup) as caught:
@@ -362,7 +362,7 @@ async def test_a_step_that_fails_ends_the_process_and_nothing_more_is_said(
     monkeypatch.undo()
     assert call.error is bystander.error is None
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(call.next(), 0.05)
+        await asyncio.wait_for(call.get(), 0.05)
     with pytest.raises(Bug):  # nor is anything begun with what is left of the core
         rig.open([3])
     assert not [one for one in caplog.records if one.name.startswith("scheduler_svc") and one.levelno >= 30]

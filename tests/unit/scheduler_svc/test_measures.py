@@ -9,7 +9,7 @@ from ops.runtime.metrics import Metrics, Snapshot, exemplars_in, parse
 from proto.worker_pb2 import StepResult
 from scheduler_svc.core.fleet import Fleet
 from scheduler_svc.core.sequence import State
-from scheduler_svc.measures import Measures
+from scheduler_svc.measures import Measures, RequestTimes
 
 
 class Rig:
@@ -43,7 +43,7 @@ class Rig:
 
 def test_times_of_a_request(fake: SimpleNamespace) -> None:
     rig, seen = Rig(fake), []
-    times = rig.measures.request(seen.append)
+    times = RequestTimes(rig.measures, seen.append)
     group, _ = rig.fleet.accept(fake.request([1, 2, 3], max_tokens=3), times)
     rig.now += 4
     rig.step()
@@ -67,7 +67,7 @@ def test_times_of_a_request(fake: SimpleNamespace) -> None:
 
 def test_what_grammars_forced_is_counted_with_the_request(fake: SimpleNamespace) -> None:
     rig = Rig(fake)
-    times = rig.measures.request(None)
+    times = RequestTimes(rig.measures, None)
     group, _ = rig.fleet.accept(fake.request([1, 2, 3]), times)
     group.drafted_rows, group.drafts, group.drafts_held, group.forced_tokens = 3, 9, 7, 5
     rig.measures.ended(group, times)
@@ -78,7 +78,7 @@ def test_what_grammars_forced_is_counted_with_the_request(fake: SimpleNamespace)
 
 def test_a_request_that_was_left_has_no_end(fake: SimpleNamespace) -> None:
     rig = Rig(fake)
-    times = rig.measures.request(None)
+    times = RequestTimes(rig.measures, None)
     group, _ = rig.fleet.accept(fake.request([1, 2, 3]), times)
     rig.step()
     times.first_token()
@@ -102,11 +102,11 @@ def test_blocks_forks_and_hits(fake: SimpleNamespace) -> None:
     assert rig.value("vllm:cache_config_info", str(size), "16") == 1
     while first.unfinished:
         rig.step()
-    rig.measures.ended(first, rig.measures.request(None))
+    rig.measures.ended(first, RequestTimes(rig.measures, None))
     second, _ = rig.fleet.accept(fake.request(prompt, max_tokens=1))
     while second.unfinished:
         rig.step()
-    rig.measures.ended(second, rig.measures.request(None))
+    rig.measures.ended(second, RequestTimes(rig.measures, None))
     assert rig.value("vllm:prefix_cache_queries") == 2 * len(prompt)
     assert rig.value("vllm:prefix_cache_hits") == 2 * size
     assert rig.value("vllm:num_requests_running") == 0
@@ -131,7 +131,7 @@ def test_without_a_worker_everything_waits(fake: SimpleNamespace) -> None:
 @pytest.mark.parametrize(("flags", "traced"), [("01", True), ("03", True), ("00", False)])
 def test_a_traced_request_is_the_exemplar_of_its_buckets(flags: str, traced: bool) -> None:
     metrics = Metrics()
-    times = Measures("m", metrics).request(None, f"00-{'0' * 30}2a-{'1' * 16}-{flags}")
+    times = RequestTimes(Measures("m", metrics), None, f"00-{'0' * 30}2a-{'1' * 16}-{flags}")
     times(SimpleNamespace(state=State.PREFILL))  # type: ignore[arg-type]
     times.first_token()
     times.complete()

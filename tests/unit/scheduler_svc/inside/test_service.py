@@ -77,7 +77,7 @@ class Stage:
             n=1,
         )
         group, call = self.engine.open(request_from(start, ""))
-        while await call.next() is not None:
+        while await call.get() is not None:
             pass
         self.engine.close(group)
 
