@@ -8,7 +8,7 @@ after some that held, fewer after some that did not, and none for a while after 
 (`draft_cost.py`). And while many sequences decode, a step computes enough without drafts.
 """
 
-from typing import ClassVar, Protocol
+from dataclasses import dataclass
 
 from scheduler_svc.core.draft_cost import DraftCost
 from scheduler_svc.core.draft_state import DraftState
@@ -19,52 +19,33 @@ SHORTEST = 3
 """Drafts that every row must have room for; with less room in a step no row gets any."""
 
 
-class Drafter(Protocol):
+@dataclass
+class Drafter:
     """A source of drafts."""
 
-    longest: ClassVar[int]
+    longest: int
     """Drafts of one row at most."""
-
-    room: ClassVar[int]
+    room: int
     """Positions that the decodes of a step may have together, drafts included; measured."""
-
-    on_worker: ClassVar[bool]
+    on_worker: bool = False
     """The worker guesses the tokens."""
 
     def guess(self, sequence: Sequence, count: int) -> list[int]:
         """Up to `count` tokens that may follow the confirmed ones; -1: the worker guesses the token."""
-
-
-class NGrams:
-    """The text itself, see `lookup.py`. Drafts cost nothing until they are verified."""
-
-    longest: ClassVar[int] = 8
-    room: ClassVar[int] = 16
-    on_worker: ClassVar[bool] = False
-
-    def guess(self, sequence: Sequence, count: int) -> list[int]:
+        if self.on_worker:
+            return [-1] * count
         assert sequence.draft_state is not None
         return sequence.draft_state.lookup.guess(sequence.tokens, count)
 
 
-class DraftModel:
-    """A small model on the worker, which guesses one token after the other."""
-
-    longest: ClassVar[int] = 4
-    room: ClassVar[int] = 8
-    on_worker: ClassVar[bool] = True
-
-    def guess(self, sequence: Sequence, count: int) -> list[int]:
-        return [-1] * count
-
-
-class MultiToken(DraftModel):
-    """The model's own layer for multi-token prediction. It costs less than a model does."""
-
-    room: ClassVar[int] = 16
-
-
-DRAFTERS: dict[str, type[Drafter]] = {"ngram": NGrams, "draft": DraftModel, "mtp": MultiToken}
+DRAFTERS = {
+    # The text itself, see `lookup.py`: drafts cost nothing until they are verified.
+    "ngram": Drafter(longest=8, room=16),
+    # A small model on the worker, which guesses one token after the other.
+    "draft": Drafter(longest=4, room=8, on_worker=True),
+    # The model's own layer for multi-token prediction, which costs less than a model does.
+    "mtp": Drafter(longest=4, room=16, on_worker=True),
+}
 """By the value of the setting `speculation`."""
 
 
@@ -106,4 +87,4 @@ def speculation_of(name: str, limits: WorkerLimits) -> Speculation | None:
     """The speculation that a setting asks for; None for `off`, and if the worker cannot make its drafts."""
     if name == "off" or (DRAFTERS[name].on_worker and not limits.can_draft):
         return None
-    return Speculation(DRAFTERS[name]())
+    return Speculation(DRAFTERS[name])

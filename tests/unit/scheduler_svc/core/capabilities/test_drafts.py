@@ -2,6 +2,7 @@
 
 from array import array
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 from types import SimpleNamespace
@@ -17,15 +18,12 @@ from scheduler_svc.core.plan import StepPlan, StepResult
 from scheduler_svc.core.sequence import Sequence, SequenceGroup
 
 
-class Oracle:
-    """Knows every answer, and says each token of it with the probability that its name asks for."""
+class Oracle(Drafter):
+    """Knows every answer, and says each token of it with the probability `right`."""
 
-    longest, room, on_worker = 8, 16, False
-    truth: Any = None
-    right = 1.0
-
-    def __init__(self) -> None:
-        self._chance = Random(7)
+    def __init__(self, truth: Callable[[Sequence], list[int]]) -> None:
+        super().__init__(longest=8, room=16)
+        self.truth, self.right, self._chance = truth, 1.0, Random(7)
 
     def guess(self, sequence: Sequence, count: int) -> list[int]:
         output = len(sequence.tokens) - len(sequence.group.request.prompt)
@@ -34,7 +32,7 @@ class Oracle:
 
 
 @pytest.fixture
-def oracle(fake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> type[Drafter]:
+def oracle(fake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> Oracle:
     """The drafter `oracle`."""
     known: dict[tuple[str, int], list[int]] = {}
 
@@ -45,10 +43,9 @@ def oracle(fake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> type[Draft
             known[key] = fake.reference(request, sequence.index, sequence.group.limit)
         return known[key]
 
-    monkeypatch.setattr(Oracle, "truth", staticmethod(truth))
-    monkeypatch.setattr(Oracle, "right", 1.0)
-    monkeypatch.setitem(DRAFTERS, "oracle", Oracle)
-    return Oracle
+    found = Oracle(truth)
+    monkeypatch.setitem(DRAFTERS, "oracle", found)
+    return found
 
 
 class One:
