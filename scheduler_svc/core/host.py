@@ -20,19 +20,18 @@ preempt.
 """
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from scheduler_svc.core.errors import IntegrityError
 
 
-@dataclass(slots=True)
-class Swaps:
+class Swaps(NamedTuple):
     """What one step moves to and from host memory; see `SwapOut` and `SwapIn` in worker.proto."""
 
-    out_blocks: list[int] = field(default_factory=list)
-    out_host_slots: list[int] = field(default_factory=list)
-    in_host_slots: list[int] = field(default_factory=list)
-    in_blocks: list[int] = field(default_factory=list)
+    out: list[tuple[int, int]]
+    """(block, host slot)."""
+    back: list[tuple[int, int]]
+    """(host slot, block)."""
 
 
 class HostPool:
@@ -43,7 +42,7 @@ class HostPool:
         self._empty = list(range(num_slots - 1, -1, -1))
         # The order is the order in which contents are dropped.
         self._slot_of: OrderedDict[bytes, int] = OrderedDict()
-        self._swaps = Swaps()
+        self._swaps = Swaps([], [])
         self._named: set[bytes] = set()
         """Contents whose slots the plan that is being made names."""
 
@@ -69,8 +68,7 @@ class HostPool:
             slot = self._slot_of.pop(oldest)
         self._slot_of[content] = slot
         self._named.add(content)
-        self._swaps.out_blocks.append(block)
-        self._swaps.out_host_slots.append(slot)
+        self._swaps.out.append((block, slot))
 
     def reserve(self, content: bytes) -> None:
         """Keep the content's slot: the plan that is being made will bring it back."""
@@ -79,12 +77,11 @@ class HostPool:
 
     def bring(self, content: bytes, block: int) -> None:
         """Bring a reserved content back into a block that was given out for it."""
-        self._swaps.in_host_slots.append(self._slot_of[content])
-        self._swaps.in_blocks.append(block)
+        self._swaps.back.append((self._slot_of[content], block))
 
     def take_swaps(self) -> Swaps:
         """The swaps of the plan that is being made; the next call returns those after it."""
-        swaps, self._swaps = self._swaps, Swaps()
+        swaps, self._swaps = self._swaps, Swaps([], [])
         self._named.clear()
         return swaps
 

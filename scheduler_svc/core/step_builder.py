@@ -127,8 +127,7 @@ class StepBuilder:
 
     def swap(self, swaps: Swaps) -> None:
         """Move contents of blocks to host memory and back."""
-        self._swap_out.extend(zip(swaps.out_blocks, swaps.out_host_slots, strict=True))
-        self._swap_in.extend(zip(swaps.in_host_slots, swaps.in_blocks, strict=True))
+        self._swap_out, self._swap_in = swaps
 
     def copy_blocks(self, sources: Iterable[int], targets: Iterable[int]) -> None:
         """Copy each source to its target."""

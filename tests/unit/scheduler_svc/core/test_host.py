@@ -42,11 +42,11 @@ def test_what_is_evicted_goes_to_the_host_and_comes_back() -> None:
     pool = BlockPool(3, HostPool(4))
     one, two = filled(pool, 1, 2)
     others = pool.allocate(3)
-    assert swaps(pool) == Swaps(out_blocks=[two, one], out_host_slots=[0, 1])
+    assert swaps(pool) == Swaps([(two, 0), (one, 1)], [])
     assert pool.match(names(1, 2, 3)) == [ON_HOST, ON_HOST]
     pool.release(others[:2])
     table = pool.take([ON_HOST, ON_HOST], names(1, 2))
-    assert swaps(pool) == Swaps(in_host_slots=[1, 0], in_blocks=table)
+    assert swaps(pool) == Swaps([], [*zip([1, 0], table, strict=True)])
     assert pool.match(names(1, 2)) == table
 
 
@@ -57,7 +57,7 @@ def test_what_was_brought_back_is_evicted_without_moving_again() -> None:
     pool.release(pool.take([ON_HOST, ON_HOST], names(1, 2)))
     swaps(pool)
     pool.allocate(2)
-    assert swaps(pool) == Swaps()
+    assert swaps(pool) == Swaps([], [])
     assert pool.match(names(1, 2)) == [ON_HOST, ON_HOST]
 
 
@@ -84,7 +84,7 @@ def test_a_slot_that_the_plan_reads_is_not_written() -> None:
     pool.release(held)
     table = pool.take([ON_HOST], names(1))
     pool.allocate(1)
-    assert swaps(pool) == Swaps(in_host_slots=[0], in_blocks=table)
+    assert swaps(pool) == Swaps([], [(0, *table)])
     assert pool.match(names(2)) == pool.match(names(3)) == []
 
 
@@ -95,8 +95,8 @@ def test_a_content_goes_and_comes_within_one_plan() -> None:
     pool.release(spare)
     (back,) = pool.take([ON_HOST], names(1))
     moved = swaps(pool)
-    assert (moved.out_blocks, moved.in_blocks) == ([1, one], [back])
-    assert moved.in_host_slots[0] == moved.out_host_slots[1]
+    (first, _), (second, slot) = moved.out
+    assert (first, second, moved.back) == (1, one, [(slot, back)])
 
 
 def test_blocks_of_both_kinds_make_one_prefix() -> None:
@@ -283,13 +283,9 @@ class HostMachine(RuleBasedStateMachine):
     def step(self) -> None:
         """The worker moves blocks and computes those that were not hit; then they are confirmed."""
         moved = swaps(self.pool)
-        assert len(set(moved.out_host_slots)) == len(moved.out_host_slots)
-        self.host.update(
-            zip(moved.out_host_slots, [self.device[block] for block in moved.out_blocks], strict=True)
-        )
-        self.device.update(
-            zip(moved.in_blocks, [self.host[slot] for slot in moved.in_host_slots], strict=True)
-        )
+        assert len({slot for _, slot in moved.out}) == len(moved.out)
+        self.host.update([(slot, self.device[block]) for block, slot in moved.out])
+        self.device.update([(block, self.host[slot]) for slot, block in moved.back])
         for blocks, contents in self.tables[self.planned :]:
             for block, content in zip(blocks, contents, strict=True):
                 if self.pool.match([content]) != [block]:
