@@ -1,8 +1,9 @@
 """The products of `linear.py` with weights as a checkpoint has them: codes, and scales of groups of inputs.
 
 Weights are not rounded: see `kernels/codes.py`. Where codes mean whole numbers, or halves of them, the
-activations are quantized to int8 in every call, and sums of a group are exact integers. Where they mean
-others (fp8, nf4), codes become float32 within the product, and activations are not rounded (`src/coded.cpp`).
+activations are quantized to int8 in every call, with a scale for each group, or for each 64 inputs of a
+longer one, and sums of these are exact integers. Where they mean others (fp8, nf4), codes become float32
+within the product, and activations are not rounded (`src/coded.cpp`).
 Whole numbers that differ by less than 32 or 64 take 5 or 6 bits.
 """
 

@@ -1,7 +1,7 @@
 """The products of `linear.py` with weights of 4 bits: little more than half the bytes of int8.
 
 Weights are quantized once, with a scale for each group of 32 along `in`. Activations are quantized to int8 in
-every call, with a scale for each row. Both are symmetric. The sums of a group are exact integers. A
+every call, with a scale for each group. Both are symmetric. The sums of a group are exact integers. A
 `ScaledWeight` keeps its scales, and its shifts, rounded to float16.
 """
 

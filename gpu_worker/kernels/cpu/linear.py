@@ -38,6 +38,7 @@ class Matrix(ctypes.Structure):
         ("shifts", ctypes.c_void_p),
         ("shift_groups", ctypes.c_int64),
         ("codes", ctypes.c_void_p),
+        ("rotates", ctypes.c_int32),
     )
 
 

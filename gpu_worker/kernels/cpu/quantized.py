@@ -3,6 +3,10 @@
 Weights are quantized once, with a scale for each output, unless a `ByteWeight` brings its scales along.
 Activations are quantized in every call, with a scale for each row (dynamic quantization). Both are symmetric.
 Sums are exact integers.
+
+A few activations of a row are often many times as large as the others, which a scale for the whole row
+would round to little. So both operands are rotated before: 16 numbers at a time are multiplied by a Hadamard
+matrix. The product stays the same. A `ByteWeight` is not rotated: whoever made it has looked after this.
 """
 
 import ctypes
@@ -31,6 +35,7 @@ class _Quantized(Packed):
         self._corrections = torch.empty(self.count * COLUMNS, dtype=torch.int32)
         self._matrix.scales, self._matrix.corrections = address(self._scales), address(self._corrections)
         given = byte_scales_of(weight, torch.int8)
+        self._matrix.rotates = given is None
         tensors = (weight.contiguous(), given, self._panels, self._scales, self._corrections)
         self._library.quire_quantized_pack(
             ctypes.byref(self._matrix), *(ctypes.c_void_p(address(tensor)) for tensor in tensors)

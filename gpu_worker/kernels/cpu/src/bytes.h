@@ -99,19 +99,15 @@ inline uint32_t signed_halves(uint32_t word) {
     return bytes | negative * 0x1FE;
 }
 
-// Rows of x for products by Kind: `words` words of bytes each, in PARTS parts, and `more` words after them. Calls
-// `then(bytes, more)` after each row, before its words are taken apart.
-template <class Kind, class Then>
-Quantized quantize_rows(const Matrix& matrix, const void* x, int64_t rows, int64_t words, int64_t more, const Then& then) {
-    return quantize_all<Kind::ZERO>(matrix, x, rows, words * Kind::PARTS + more, [&](uint32_t* row) {
-        then(reinterpret_cast<const uint8_t*>(row), row + words * Kind::PARTS);
-        if constexpr (Kind::PARTS == 2)
-            for (int64_t word = words - 1; word >= 0; --word) {
-                const uint32_t bytes = row[word];
-                row[2 * word + 1] = signed_halves(bytes >> 8);
-                row[2 * word] = signed_halves(bytes);
-            }
-    });
+// Take `words` words of a row's bytes apart into Kind's PARTS.
+template <class Kind>
+void take_apart(uint32_t* row, int64_t words) {
+    if constexpr (Kind::PARTS == 2)
+        for (int64_t word = words - 1; word >= 0; --word) {
+            const uint32_t bytes = row[word];
+            row[2 * word + 1] = signed_halves(bytes >> 8);
+            row[2 * word] = signed_halves(bytes);
+        }
 }
 
 }  // namespace

@@ -6,11 +6,13 @@
 //     unit 0 of 6 bits                                                            unit 1
 //     inputs 0 to 7: output 0, 1, .. 31 │ inputs 8 to 15 │ upper bits of all 16   inputs 16 to 23 ..
 //
-// Activations are quantized in every call, with a scale for each row. The sums of a group are exact integers. Groups are
-// added up in float32, from the first to the last. A shift is multiplied with the sum of the activations of its group.
+// Activations are quantized in every call, with a scale for each group, or for parts of one (`Codes::part`). The sums of a
+// part are exact integers. Parts are added up in float32, from the first to the last. A shift is multiplied with the sum of
+// the activations of a part. After its bytes a row has, for each part, what sums begin with, if codes are unsigned; the sum
+// of its activations, if there are shifts; and its scale.
 //
-// Values from -32 to 31 are unsigned in products, less the lowest of them. The sums of a group begin with the lowest value
-// times the sum of the group's activations. So are all others where an instruction wants unsigned numbers (ZERO, bytes.h).
+// Values from -32 to 31 are unsigned in products, less the lowest of them. The sums of a part begin with the lowest value
+// times the sum of the part's activations. So are all others where an instruction wants unsigned numbers (ZERO, bytes.h).
 #pragma once
 
 #include "bytes.h"
@@ -126,30 +128,49 @@ int64_t panel_words(const Matrix& matrix) {
     return units_of<Code>(matrix) * Code::WORDS * COLUMNS;
 }
 
-// Words of a row of activations: whole units, and whole vectors of LANES bytes. Codes of what a unit has more than a vector
-// are 0.
+// Words of the bytes of a row of activations: whole units, and whole vectors of LANES bytes, of each part. Codes of what a
+// unit has more than a vector are 0.
 template <class Code>
 int64_t row_words(const Matrix& matrix) {
     constexpr int64_t INPUTS = std::max(Code::INPUTS, LANES);
-    return (matrix.in + INPUTS - 1) / INPUTS * (INPUTS / 4);
+    const int64_t rest = matrix.codes->size % LANES ? LANES / 4 : 0;
+    return (matrix.in + INPUTS - 1) / INPUTS * (INPUTS / 4) + rest;
 }
 
-inline int32_t sum_of(const int8_t* bytes, int64_t count) {
-    i32x16 sums = {};
-    int64_t at = 0;
-    for (; at + LANES <= count; at += LANES) sums += to_words(load_bits<i8x16>(bytes + at));
-    int32_t sum = folded(sums, [](auto one, auto other) { return one + other; });
-    for (; at < count; ++at) sum += bytes[at];
-    return sum;
-}
+// What rows of activations have for parts, in words from the bytes of a row on: see above. -1: nothing.
+template <class Code, class Dot>
+struct PartPlaces {
+    int64_t starts, sums, scales, end;
 
-// A group of a panel.
+    explicit PartPlaces(const Matrix& matrix) {
+        const int64_t parts = matrix.codes->parts(matrix.in);
+        int64_t at = row_words<Code>(matrix) * Dot::PARTS;
+        const auto take = [&](bool taken) { return taken ? std::exchange(at, at + parts) : -1; };
+        starts = take(Code::UNSIGNED), sums = take(bool(matrix.codes->shifts)), scales = take(true), end = at;
+    }
+};
+
+// What the first row of a tile has for a part. There may be no starts, or no sums.
+struct RowPart {
+    const uint32_t* starts;
+    const float *sums, *scales;
+
+    template <class Places>
+    RowPart(const Places& places, const uint32_t* row, int64_t part)
+        : starts(places.starts < 0 ? nullptr : row + places.starts + part),
+          sums(places.sums < 0 ? nullptr : reinterpret_cast<const float*>(row) + places.sums + part),
+          scales(reinterpret_cast<const float*>(row) + places.scales + part) {}
+
+    RowPart(const RowPart& first, int64_t parts)
+        : starts(first.starts ? first.starts + parts : nullptr), sums(first.sums ? first.sums + parts : nullptr), scales(first.scales + parts) {}
+};
+
+// A part of a panel.
 struct GroupUnits {
     const uint32_t* from;
     int64_t units;
     Group scale;
-    const uint32_t* starts;  // of the first row: what sums begin with, if codes are unsigned; otherwise null
-    const float* sums;       // of the first row's activations, if there are shifts; otherwise null
+    RowPart row;
 };
 
 // Add the products of words that were read, those of the halves FIRST to LAST - 1, with COUNT rows from `x` on.
@@ -190,7 +211,7 @@ inline void add_group(const Code& code, const GroupUnits& group, const uint32_t*
     i32x16 sums[COUNT][2] = {};
     if constexpr (Code::UNSIGNED)
 #pragma GCC unroll 16
-        for (int row = 0; row < COUNT; ++row) sums[row][0] = sums[row][1] = (i32x16)(u32x16{} + group.starts[row * stride]);
+        for (int row = 0; row < COUNT; ++row) sums[row][0] = sums[row][1] = (i32x16)(u32x16{} + group.row.starts[row * stride]);
     const uint32_t* from = group.from;
     for (int64_t unit = 0; unit < group.units; ++unit, from += Code::WORDS * COLUMNS) {
         if (FIRST == 0) fetch(from);
@@ -207,8 +228,8 @@ inline void add_group(const Code& code, const GroupUnits& group, const uint32_t*
 #pragma GCC unroll 2
         for (int half = FIRST; half < LAST; ++half) {
             f32x16& total = totals[row][half];
-            total += convert<float>(sums[row][half]) * group.scale.scales[half];
-            if (group.sums) total += group.scale.shifts[half] * group.sums[row * stride];
+            total += convert<float>(sums[row][half]) * (group.scale.scales[half] * group.row.scales[row * stride]);
+            if (group.row.sums) total += group.scale.shifts[half] * group.row.sums[row * stride];
         }
 }
 
@@ -235,14 +256,13 @@ constexpr int ALONE = std::min(TILE_ROWS, 8);
 template <class Code, class Dot, int COUNT>
 void multiply_alone(const Matrix& matrix, const Code& code, int64_t panel, const uint32_t* x, int64_t stride, Tile<f32x16>& tile) {
     const Codes& codes = *matrix.codes;
-    const int64_t units = units_of<Code>(matrix), each = codes.size / Code::INPUTS;
-    const uint32_t *from = matrix.panels + panel * panel_words<Code>(matrix), *after = x + row_words<Code>(matrix) * Dot::PARTS;
-    const auto* sums = reinterpret_cast<const float*>(after) + (Code::UNSIGNED ? codes.groups(matrix.in) : 0);
-    GroupReader groups(matrix, panel, 0, code.unit);
+    const int64_t units = units_of<Code>(matrix), each = codes.part(matrix.in) / Code::INPUTS;
+    const uint32_t* from = matrix.panels + panel * panel_words<Code>(matrix);
+    const RowPart first(PartPlaces<Code, Dot>(matrix), x, 0);
+    GroupReader groups(matrix, panel, 0, code.unit, codes.parts_of_group(matrix.in));
     for (int row = 0; row < COUNT; ++row) tile.sums[row][0] = tile.sums[row][1] = f32x16{};
-    for (int64_t unit = 0; unit < units; unit += each, ++after, ++sums) {
-        const GroupUnits group{from + unit * Code::WORDS * COLUMNS, std::min(each, units - unit), groups.next(),
-                               Code::UNSIGNED ? after : nullptr, codes.shifts ? sums : nullptr};
+    for (int64_t unit = 0, number = 0; unit < units; unit += each, ++number) {
+        const GroupUnits group{from + unit * Code::WORDS * COLUMNS, std::min(each, units - unit), groups.next(), {first, number}};
         const auto fetch = [](const uint32_t* from) {
             if (COUNT >= COMPUTING) fetch_words<Code::WORDS * COLUMNS>(from + AHEAD);
         };
@@ -257,10 +277,10 @@ constexpr int64_t BLOCK_INPUTS = 256;
 constexpr int BLOCK_ROWS = PART == 16 ? TILE_ROWS / 2 : TILE_ROWS;
 using BlockSums = f32x16[BLOCK_ROWS][2];
 
-// Whole groups of a panel. There may be no shifts.
+// Whole parts of a panel. There may be no shifts.
 struct GroupBlock {
     const uint32_t* from;
-    int64_t units, each;  // of all its groups, and of one; the last one may have fewer
+    int64_t units, each;  // of all its parts, and of one; the last one may have fewer
     alignas(64) float scales[BLOCK_INPUTS / 8][COLUMNS], shifts[BLOCK_INPUTS / 8][COLUMNS];
 };
 
@@ -268,8 +288,7 @@ struct GroupBlock {
 struct BlockRows {
     const uint32_t* x;
     int64_t stride;
-    const uint32_t* starts;      // as in GroupUnits, of each group of the block
-    const float* sums;
+    RowPart first;               // of the block's first part
     const uint32_t *next, *end;  // the part of the next block that is prefetched meanwhile
     bool half;                   // half as fast as this block is read
 };
@@ -294,8 +313,7 @@ void multiply_block(const Code& code, const GroupBlock& block, const BlockRows& 
     for (int64_t unit = 0, number = 0; unit < block.units; unit += block.each, ++number) {
         const float *scales = block.scales[number], *shifts = block.shifts[number];
         const GroupUnits group{block.from + unit * Code::WORDS * COLUMNS, std::min(block.each, block.units - unit),
-                               {{load(scales), load(scales + LANES)}, {load(shifts), load(shifts + LANES)}},
-                               Code::UNSIGNED ? rows.starts + number : nullptr, rows.sums ? rows.sums + number : nullptr};
+                               {{load(scales), load(scales + LANES)}, {load(shifts), load(shifts + LANES)}}, {rows.first, number}};
         add_halves<Code, Dot, COUNT>(code, group, rows.x + unit * (Code::INPUTS / 4) * Dot::PARTS, rows.stride, fetch, totals);
     }
 #pragma GCC unroll 16
@@ -325,10 +343,11 @@ void multiply_in_blocks(const Matrix& matrix, const Code& code, int64_t panel, c
                         const RowOf& row_of, BlockSums* sums) {
     static constexpr auto MULTIPLY = blocks_of<Code, Dot>(std::make_integer_sequence<int, BLOCK_ROWS>());
     const Codes& codes = *matrix.codes;
-    const int64_t groups = codes.groups(matrix.in), units = units_of<Code>(matrix), each = codes.size / Code::INPUTS;
-    const int64_t at_once = std::max<int64_t>(BLOCK_INPUTS / codes.size, 1);
+    const int64_t size = codes.part(matrix.in), groups = codes.parts(matrix.in), units = units_of<Code>(matrix), each = size / Code::INPUTS;
+    const int64_t at_once = std::max<int64_t>(BLOCK_INPUTS / size, 1);
+    const PartPlaces<Code, Dot> places(matrix);
     std::fill(&sums[0][0][0], &sums[last - first][0][0], f32x16{});
-    GroupReader reader(matrix, panel, 0, code.unit);
+    GroupReader reader(matrix, panel, 0, code.unit, codes.parts_of_group(matrix.in));
     GroupBlock block;
     block.from = matrix.panels + panel * panel_words<Code>(matrix);
     block.each = each;
@@ -344,10 +363,8 @@ void multiply_in_blocks(const Matrix& matrix, const Code& code, int64_t panel, c
         }
         const int64_t words = block.units * Code::WORDS * COLUMNS;
         for (int64_t tile = first; tile < last; ++tile) {
-            const uint32_t *own = x.words + row_of(tile) * x.stride, *after = own + row_words<Code>(matrix) * Dot::PARTS + group;
-            const uint32_t* next = block.from + words;
-            const BlockRows rows{own + unit * (Code::INPUTS / 4) * Dot::PARTS, x.stride, after,
-                                 codes.shifts ? reinterpret_cast<const float*>(after + Code::UNSIGNED * groups) : nullptr,
+            const uint32_t *own = x.words + row_of(tile) * x.stride, *next = block.from + words;
+            const BlockRows rows{own + unit * (Code::INPUTS / 4) * Dot::PARTS, x.stride, {places, own, group},
                                  next + (tile - first) * words / (last - first), next + (tile - first + 1) * words / (last - first),
                                  last - first > 1};
             MULTIPLY[row_of(tile + 1) - row_of(tile) - 1](code, block, rows, sums[tile - first]);
@@ -356,10 +373,10 @@ void multiply_in_blocks(const Matrix& matrix, const Code& code, int64_t panel, c
 }
 
 #if QUIRE_MATRIX_UNITS
-// Unpack `count` groups of a panel from `first` on.
+// Unpack `count` parts of a panel from `first` on.
 template <class Code>
 void unpack(const Matrix& matrix, const Code& code, int64_t panel, int64_t first, int64_t count, UnitPart& part) {
-    const int64_t each = matrix.codes->size / Code::INPUTS, begin = first * each, end = begin + count * each;
+    const int64_t size = matrix.codes->part(matrix.in), each = size / Code::INPUTS, begin = first * each, end = begin + count * each;
     const uint32_t* from = matrix.panels + panel * panel_words<Code>(matrix) + begin * Code::WORDS * COLUMNS;
     uint32_t* to = part.words;
     const int64_t last = std::min(end, units_of<Code>(matrix));
@@ -378,9 +395,9 @@ void unpack(const Matrix& matrix, const Code& code, int64_t panel, int64_t first
             }
     }
     // Activations after a row's last vector may be anything.
-    const int64_t given = (matrix.in + LANES - 1) / LANES * LANES - first * matrix.codes->size, all = count * matrix.codes->size;
+    const int64_t given = (matrix.in + LANES - 1) / LANES * LANES - first * size, all = count * size;
     if (given < all) std::fill(part.words + given / 4 * COLUMNS, part.words + all / 4 * COLUMNS, 0);
-    GroupReader groups(matrix, panel, first, code.unit);
+    GroupReader groups(matrix, panel, first, code.unit, matrix.codes->parts_of_group(matrix.in));
     for (int64_t group = 0; group < count; ++group) {
         const Group found = groups.next();
         for (int half = 0; half < 2; ++half) {
@@ -395,30 +412,29 @@ template <class Dot, class Code>
 void multiply_all(const Matrix& matrix, const Code& code, const void* x, int64_t rows, const Output& output) {
     static constexpr auto MULTIPLY = alone_of<Code, Dot>(std::make_integer_sequence<int, ALONE>());
     const Codes& codes = *matrix.codes;
-    const int64_t size = codes.size, groups = codes.groups(matrix.in), more = groups * (Code::UNSIGNED + bool(codes.shifts));
-    const Quantized source = quantize_rows<Dot>(matrix, x, rows, row_words<Code>(matrix), more, [&](const uint8_t* bytes, uint32_t* after) {
-        for (int64_t group = 0; more && group < groups; ++group) {
-            const int32_t sum = sum_of(reinterpret_cast<const int8_t*>(bytes) + group * size, std::min(size, matrix.in - group * size));
-            if (Code::UNSIGNED) after[group] = uint32_t(sum * code.lowest);
-            if (codes.shifts) reinterpret_cast<float*>(after)[Code::UNSIGNED * groups + group] = float(sum);
+    const int64_t size = codes.part(matrix.in), all = codes.parts(matrix.in);
+    const PartPlaces<Code, Dot> places(matrix);
+    const Rows source = quantize_in_groups(matrix, x, rows, size, places.end, places.scales, [&](uint32_t* row) {
+        const auto* bytes = reinterpret_cast<const int8_t*>(row);
+        auto* numbers = reinterpret_cast<float*>(row);
+        for (int64_t part = 0; (Code::UNSIGNED || codes.shifts) && part < all; ++part) {
+            const int32_t sum = sum_of(bytes + part * size, std::min(size, matrix.in - part * size));
+            if (Code::UNSIGNED) row[places.starts + part] = uint32_t(sum * code.lowest);
+            if (codes.shifts) numbers[places.sums + part] = float(sum) * numbers[places.scales + part];
         }
+        take_apart<Dot>(row, row_words<Code>(matrix));
     });
-    const auto finish_sums = [&](int64_t panel, int64_t row, int count, Tile<f32x16>& tile) {
-        for (int each = 0; each < count; ++each)
-            for (f32x16& sums : tile.sums[each]) sums *= source.scales[row + each];
-        finish_tile(matrix, output, panel, row, count, tile);
-    };
+    const auto finish_sums = [&](int64_t panel, int64_t row, int count, Tile<f32x16>& tile) { finish_tile(matrix, output, panel, row, count, tile); };
 #if QUIRE_MATRIX_UNITS
     if (units_gain(rows, size)) {
-        const int64_t sums = codes.shifts ? row_words<Code>(matrix) + Code::UNSIGNED * groups : -1;
         const auto unpacks = [&](int64_t panel, int64_t first, int64_t count, UnitPart& part) { unpack(matrix, code, panel, first, count, part); };
-        return for_each_tile_of_groups(matrix, size, source.rows, sums, unpacks, finish_sums);
+        return for_each_tile_of_groups(matrix, size, source, {places.scales, places.sums}, unpacks, finish_sums);
     }
 #endif
     if (rows <= ALONE)
         return parallel_for(rows ? matrix.count() : 0, [&](int64_t panel, int) {
             Tile<f32x16> tile;
-            MULTIPLY[rows - 1](matrix, code, panel, source.rows.words, source.rows.stride, tile);
+            MULTIPLY[rows - 1](matrix, code, panel, source.words, source.stride, tile);
             finish_sums(panel, 0, int(rows), tile);
         });
     constexpr int64_t MOST_TILES = TASK_ROWS / BLOCK_ROWS;
@@ -427,7 +443,7 @@ void multiply_all(const Matrix& matrix, const Code& code, const void* x, int64_t
     parallel_for(parts * matrix.count(), [&](int64_t task, int) {
         const int64_t panel = task / parts, first = task % parts * tiles / parts, last = (task % parts + 1) * tiles / parts;
         BlockSums sums[MOST_TILES];
-        multiply_in_blocks<Code, Dot>(matrix, code, panel, source.rows, first, last, row_of, sums);
+        multiply_in_blocks<Code, Dot>(matrix, code, panel, source, first, last, row_of, sums);
         for (int64_t tile = first; tile < last; ++tile) {
             const int64_t count = row_of(tile + 1) - row_of(tile);
             Tile<f32x16> found;

@@ -34,6 +34,13 @@ struct Codes {
     int32_t lowest;          // of `small`, `five` and `six`: the lowest value, in multiples of `unit`; otherwise 0
 
     int64_t groups(int64_t in) const { return (in + size - 1) / size; }
+
+    // Inputs that activations share a scale for: a group, or a part of one with many inputs.
+    int64_t part(int64_t in) const { return size > PART_INPUTS && (size % PART_INPUTS == 0 || size >= in) ? PART_INPUTS : size; }
+    int64_t parts(int64_t in) const { return (in + part(in) - 1) / part(in); }
+    int64_t parts_of_group(int64_t in) const { return (size + part(in) - 1) / part(in); }
+
+    static constexpr int64_t PART_INPUTS = 64;
 };
 
 // Scales and shifts of a group of a panel, half for half.
@@ -41,27 +48,32 @@ struct Group {
     f32x16 scales[2], shifts[2] = {};
 };
 
-// Reads the groups of a panel one after the other, from `first` on. Scales are multiplied by `factor`.
+// Reads the groups of a panel one after the other, each for `times` parts, from the part `first` on. Scales are multiplied by
+// `factor`.
 class GroupReader {
 public:
-    GroupReader(const Matrix& matrix, int64_t panel, int64_t first, float factor) : codes(*matrix.codes), factor(factor) {
-        const int64_t groups = codes.groups(matrix.in), spans = (matrix.in + codes.span - 1) / codes.span;
+    GroupReader(const Matrix& matrix, int64_t panel, int64_t first, float factor, int64_t times = 1)
+        : codes(*matrix.codes), factor(factor), times(times), again(first % times) {
+        const int64_t groups = codes.groups(matrix.in), spans = (matrix.in + codes.span - 1) / codes.span, group = first / times;
         each = (codes.span + codes.size - 1) / codes.size;
-        left = each - first % each;
-        at = (panel * groups + first) * COLUMNS;
-        span = (panel * spans + first / each) * COLUMNS;
+        left = each - group % each;
+        at = (panel * groups + group) * COLUMNS;
+        span = (panel * spans + group / each) * COLUMNS;
     }
 
     Group next() {
         Group group;
 #pragma GCC unroll 2
-        for (int half = 0; half < 2; ++half, at += LANES) {
-            group.scales[half] = codes.scales.read(at);
-            if (codes.factors) group.scales[half] *= load(codes.factors + span + half * LANES);
+        for (int half = 0; half < 2; ++half) {
+            const int64_t own = half * LANES;
+            group.scales[half] = codes.scales.read(at + own);
+            if (codes.factors) group.scales[half] *= load(codes.factors + span + own);
             group.scales[half] *= factor;
-            if (codes.shifts) group.shifts[half] = codes.shifts.read(at);
-            if (codes.shift_factors) group.shifts[half] *= load(codes.shift_factors + span + half * LANES);
+            if (codes.shifts) group.shifts[half] = codes.shifts.read(at + own);
+            if (codes.shift_factors) group.shifts[half] *= load(codes.shift_factors + span + own);
         }
+        if (++again < times) return group;
+        again = 0, at += COLUMNS;
         if (--left == 0) left = each, span += COLUMNS;
         return group;
     }
@@ -69,6 +81,8 @@ public:
 private:
     const Codes& codes;
     const float factor;
+    const int64_t times;
+    int64_t again;       // how often the present group was read
     int64_t each, left;  // groups that share a factor, and those that still share the present one
     int64_t at, span;    // the places of the next scale and of its factor
 };

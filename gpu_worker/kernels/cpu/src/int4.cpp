@@ -12,7 +12,7 @@
 //
 // A checkpoint's weights may have zero points, and then a weight is a whole number times the scale, and a shift. One or
 // several groups share a shift, a float16. Shifts lie apart, in the order of panels, groups and columns. A shift is
-// multiplied with the sum of the activations' bytes, once for all of its weights.
+// multiplied with the sum of the activations as they are rounded, once for all of its weights.
 #include "activations.h"
 #include "dot.h"
 #include "half.h"
@@ -27,7 +27,7 @@ constexpr int WORDS = GROUP / 8;
 constexpr int OFFSET = 8;
 
 // Words of a group's activations. After the bytes of all groups a row has an excess for each group: OFFSET times the
-// sum of its numbers, by which sums with the group's unsigned weights are too large.
+// sum of its numbers, by which sums with the group's unsigned weights are too large. Then it has a scale for each group.
 constexpr int BYTE_WORDS = GROUP / 4;
 
 int64_t groups_of(const Matrix& matrix) { return (matrix.in + GROUP - 1) / GROUP; }
@@ -93,7 +93,8 @@ struct Groups {
                          const uint32_t* later, Tile<Sum>& tile) {
         Sum totals[COUNT][2] = {};
         const uint32_t* excesses = x + groups * BYTE_WORDS;
-        for (int64_t group = 0; group < groups; ++group, ++excesses, x += BYTE_WORDS, panel += SIZE) {
+        const float* row_scales = reinterpret_cast<const float*>(excesses + groups);
+        for (int64_t group = 0; group < groups; ++group, ++excesses, ++row_scales, x += BYTE_WORDS, panel += SIZE) {
             if (COUNT >= COMPUTING) fetch<SHARE, FIRST, LAST>(panel, later + group * SHARE);
             typename Bytes::Sum sums[COUNT][2];
 #pragma GCC unroll 16
@@ -120,7 +121,7 @@ struct Groups {
                 const f32x16 scales = from_halves(load_bits<u16x16>(panel + half * LANES / 2));
 #pragma GCC unroll 16
                 for (int row = 0; row < COUNT; ++row)
-                    totals[row][half] += convert<float>(Bytes::total(sums[row][half])) * scales;
+                    totals[row][half] += convert<float>(Bytes::total(sums[row][half])) * (scales * row_scales[row * stride]);
             }
         }
         for (int row = 0; row < COUNT; ++row)
@@ -158,22 +159,21 @@ void unpack(const Matrix& matrix, int64_t panel, int64_t first, int64_t count, U
 }
 #endif
 
-// After the excesses a row has the sum of the bytes of each shift, as float32.
-Quantized quantize_groups(const Matrix& matrix, const void* x, int64_t count) {
+// Words of a row of activations before its scales. After these it has the sum of the numbers of each shift, as float32.
+int64_t row_scales_at(const Matrix& matrix) { return groups_of(matrix) * (BYTE_WORDS + 1); }
+
+Rows quantize_groups(const Matrix& matrix, const void* x, int64_t count) {
     const int64_t groups = groups_of(matrix), last = matrix.in % GROUP, shifts = shifts_of(matrix);
-    return quantize_all<0>(matrix, x, count, groups * (BYTE_WORDS + 1) + shifts, [&](uint32_t* row) {
+    const int64_t place = row_scales_at(matrix), words = place + groups + shifts;
+    return quantize_in_groups(matrix, x, count, GROUP, words, place, [&](uint32_t* row) {
         auto* bytes = reinterpret_cast<int8_t*>(row);
         if (last && last <= LANES) std::memset(bytes + groups * GROUP - LANES, 0, LANES);
-        auto* sums = reinterpret_cast<float*>(row) + groups * (BYTE_WORDS + 1);
-        for (int64_t number = 0; number < shifts; ++number) {
-            const int64_t begin = number * matrix.shift_groups * GROUP;
-            const int64_t end = std::min(begin + matrix.shift_groups * GROUP, groups * GROUP);
-            int32_t sum = 0;
-            for (int64_t at = begin; at < end; ++at) sum += bytes[at];
-            sums[number] = float(sum);
-        }
-        for (int64_t group = 0; group < groups; ++group, bytes += GROUP)
+        auto *scales = reinterpret_cast<float*>(row) + place, *sums = scales + groups;
+        std::fill_n(sums, shifts, 0.0f);
+        for (int64_t group = 0; group < groups; ++group, bytes += GROUP) {
             row[groups * BYTE_WORDS + group] = Bytes::excess(bytes);
+            if (shifts) sums[group / matrix.shift_groups] += scales[group] * float(sum_of(bytes, GROUP));
+        }
     });
 }
 
@@ -183,7 +183,7 @@ int place(int64_t number) { return number % 4 * 8 + number % 8 / 4 * 4; }
 // Add what a panel's shifts mean to the sums of `count` rows, the first of which is `x`.
 void add_shifts(const Matrix& matrix, int64_t panel, const uint32_t* x, int64_t stride, int count, Tile<f32x16>& tile) {
     const int64_t shifts = shifts_of(matrix);
-    const auto* sums = reinterpret_cast<const float*>(x) + groups_of(matrix) * (BYTE_WORDS + 1);
+    const auto* sums = reinterpret_cast<const float*>(x) + row_scales_at(matrix) + groups_of(matrix);
     const uint16_t* from = matrix.shifts + panel * shifts * COLUMNS;
     for (int64_t number = 0; number < shifts; ++number, from += COLUMNS) {
         const f32x16 left = from_halves(load_bits<u16x16>(from)), right = from_halves(load_bits<u16x16>(from + LANES));
@@ -268,21 +268,18 @@ EXPORTED void quire_int4_rows(const quire::Matrix* matrix, const int64_t* ids, i
 // As `quire_linear`.
 EXPORTED void quire_int4(const quire::Matrix* matrix, const void* x, int64_t rows, void* out, int add) {
     using namespace quire;
-    const Quantized source = quantize_groups(*matrix, x, rows);
+    const Rows source = quantize_groups(*matrix, x, rows);
     const Output output = matrix->output(out, add);
     const auto finish_sums = [&](int64_t panel, int64_t row, int count, Tile<f32x16>& tile) {
-        const Rows& x = source.rows;
-        if (matrix->shifts) add_shifts(*matrix, panel, x.words + row * x.stride, x.stride, count, tile);
-        for (int number = 0; number < count; ++number)
-            for (f32x16& sums : tile.sums[number]) sums *= source.scales[row + number];
+        if (matrix->shifts) add_shifts(*matrix, panel, source.words + row * source.stride, source.stride, count, tile);
         finish_tile(*matrix, output, panel, row, count, tile);
     };
 #if QUIRE_MATRIX_UNITS
     if (units_gain(rows, GROUP)) {
         const auto unpacks = [&](int64_t panel, int64_t first, int64_t count, UnitPart& part) { unpack(*matrix, panel, first, count, part); };
-        return for_each_tile_of_groups(*matrix, GROUP, source.rows, -1, unpacks, finish_sums);
+        return for_each_tile_of_groups(*matrix, GROUP, source, {row_scales_at(*matrix), -1}, unpacks, finish_sums);
     }
 #endif
-    for_each_tile<Groups>(source.rows, matrix->panels, matrix->count(), groups_of(*matrix), finish_sums);
+    for_each_tile<Groups>(source, matrix->panels, matrix->count(), groups_of(*matrix), finish_sums);
 }
 PLAYABLE(quire_int4)

@@ -26,6 +26,7 @@ struct Matrix {
     const uint16_t* shifts;  // int4: of each panel's groups that have one, COLUMNS float16 (see int4.cpp); or null
     int64_t shift_groups;    // int4: groups that share a shift
     const Codes* codes;      // of codes: what they mean; otherwise null
+    int32_t rotates;         // int8: rows of x and of weights are rotated before they are quantized (see quantize.h)
 
     bool gated() const { return activation != Activation::none; }
     int64_t row_bytes() const { return in * (type == Type::float32 ? sizeof(float) : sizeof(bf16)); }

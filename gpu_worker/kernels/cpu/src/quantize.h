@@ -56,16 +56,59 @@ struct Scale {
     f32x16 rounded(f32x16 numbers) const { return numbers * inverse + ROUNDS; }
 };
 
+// The numbers whose places differ in the bit DISTANCE, exchanged.
+template <int DISTANCE>
+inline Register<float> exchanged(Register<float> numbers) {
+#if defined(__AVX512F__)
+    if constexpr (DISTANCE < 4) return (Register<float>)_mm512_permute_ps((__m512)numbers, DISTANCE == 1 ? 0xB1 : 0x4E);
+    else return (Register<float>)_mm512_shuffle_f32x4((__m512)numbers, (__m512)numbers, DISTANCE == 4 ? 0xB1 : 0x4E);
+#elif defined(__AVX2__)
+    if constexpr (DISTANCE < 4) return (Register<float>)_mm256_permute_ps((__m256)numbers, DISTANCE == 1 ? 0xB1 : 0x4E);
+    else return (Register<float>)_mm256_permute2f128_ps((__m256)numbers, (__m256)numbers, 1);
+#else
+    Register<float> found;
+    for (int lane = 0; lane < PART; ++lane) found[lane] = numbers[lane ^ DISTANCE];
+    return found;
+#endif
+}
+
+// Sums where the bit DISTANCE of a place is 0, and differences where it is 1, of numbers whose places differ in it.
+template <int DISTANCE, class V>
+inline V sums_and_differences(const V& numbers) {
+    if constexpr (IsPair<V>::value) {
+        if constexpr (DISTANCE * sizeof(float) * 2 == sizeof(V)) return {numbers.low + numbers.high, numbers.low - numbers.high};
+        else return {sums_and_differences<DISTANCE>(numbers.low), sums_and_differences<DISTANCE>(numbers.high)};
+    } else {
+        V signs;
+        for (int lane = 0; lane < PART; ++lane) signs[lane] = lane & DISTANCE ? -1.0f : 1.0f;
+        return exchanged<DISTANCE>(numbers) + numbers * signs;
+    }
+}
+
+// LANES numbers times the Hadamard matrix, which is its own inverse. It leaves products of two vectors as they are. A number
+// that is much larger than the others becomes LANES numbers of a quarter of its size: see "QuaRot" (Ashkboos et al., 2024).
+inline f32x16 rotated(f32x16 numbers) {
+    numbers = sums_and_differences<1>(numbers);
+    numbers = sums_and_differences<2>(numbers);
+    numbers = sums_and_differences<4>(numbers);
+    return sums_and_differences<8>(numbers) * 0.25f;
+}
+
 // Quantize one row, LANES numbers at a time: bytes after the last number are written too. Bytes are numbers + OFFSET.
-// Returns the row's scale, which is `given`, if it is not null.
+// `rotates`: each LANES numbers are rotated before; those of the end that are fewer are not. Returns the row's scale, which is
+// `given`, if it is not null.
 template <int OFFSET, class Number>
-float quantize_row(const Number* from, int64_t count, uint8_t* to, const float* given = nullptr) {
+float quantize_row(const Number* from, int64_t count, uint8_t* to, const float* given = nullptr, bool rotates = false) {
+    const auto read = [&](int64_t at) {
+        const f32x16 numbers = load_part(from + at, count - at);
+        return rotates && at + LANES <= count ? rotated(numbers) : numbers;
+    };
     u32x16 sizes = {};
     if (!given)
-        for (int64_t at = 0; at < count; at += LANES) sizes = larger(sizes, load_part(from + at, count - at));
+        for (int64_t at = 0; at < count; at += LANES) sizes = larger(sizes, read(at));
     const Scale scale = given ? Scale(*given) : Scale(sizes);
     for (int64_t at = 0; at < count; at += LANES) {
-        const u8x16 bytes = low_bytes((u32x16)scale.rounded(load_part(from + at, count - at)) + OFFSET);
+        const u8x16 bytes = low_bytes((u32x16)scale.rounded(read(at)) + OFFSET);
         store_bits(to + at, bytes);
     }
     return scale.scale;

@@ -1,6 +1,8 @@
 // Products with weights of int8: as linear.cpp, with half the bytes to read.
 //
-// Weights are quantized once, with a scale for each output; activations in every call, with a scale for each row.
+// Weights are quantized once, with a scale for each output; activations in every call, with a scale for each row. Both are
+// rotated before (quantize.h), unless a checkpoint brings weights of int8 and their scales, which were made for activations
+// as they are.
 // Where activations are stored ZERO higher (bytes.h), the sum of an output is too large by ZERO times the sum of its
 // weights, its correction, which is computed when weights are packed.
 #include "many_bytes.h"
@@ -55,7 +57,7 @@ void multiply_all(const Matrix& matrix, const void* x, int64_t rows, void* out, 
         });
     }
 #endif
-    const Quantized source = quantize_rows<Kind>(matrix, x, rows, words, 0, [](const uint8_t*, uint32_t*) {});
+    const Quantized source = quantize_all<Kind::ZERO>(matrix, x, rows, words * Kind::PARTS, [&](uint32_t* row) { take_apart<Kind>(row, words); });
     multiply(source.scales, [&](const auto& finish) {
         for_each_tile<Words<Kind>>(source.rows, matrix.panels, matrix.count(), words, finish);
     });
@@ -97,9 +99,13 @@ EXPORTED void quire_quantized_rows(const quire::Matrix* matrix, const int64_t* i
     parallel_for(count, [&](int64_t number, int) {
         const int64_t row = ids[number];
         const uint32_t* from = matrix->panels + row / COLUMNS * words * COLUMNS + row % COLUMNS;
-        for (int64_t at = 0; at < matrix->in; ++at) {
-            const auto value = int8_t(from[at / 4 * COLUMNS] >> (at % 4 * 8)) * matrix->scales[row];
-            matrix->write(out, number * matrix->in + at, value);
+        for (int64_t at = 0; at < matrix->in; at += LANES) {
+            const int64_t count = std::min<int64_t>(LANES, matrix->in - at);
+            float values[LANES] = {};
+            for (int64_t lane = 0; lane < count; ++lane)
+                values[lane] = int8_t(from[(at + lane) / 4 * COLUMNS] >> ((at + lane) % 4 * 8)) * matrix->scales[row];
+            if (matrix->rotates && count == LANES) store(values, rotated(load(values)));
+            for (int64_t lane = 0; lane < count; ++lane) matrix->write(out, number * matrix->in + at + lane, values[lane]);
         }
     });
 }

@@ -2,7 +2,8 @@
 // (coded_bytes.h).
 //
 // A part of a panel is unpacked to int8 in the L1 cache, and multiplied by the rows of all tiles. The exact sums of each
-// group are multiplied by its scale and added up in registers, as for a few rows: a row has the same bits.
+// group are multiplied by its scales, the weights' and the row's, and added up in registers, as for a few rows: a row has
+// the same bits.
 #pragma once
 
 #include <algorithm>
@@ -42,12 +43,18 @@ struct UnitSteps {
 // Whether the units multiply so many rows faster. With smaller groups they would store sums more often than they multiply.
 inline bool units_gain(int64_t rows, int64_t size) { return rows > REGISTER_ROWS && size >= UnitPart::SMALLEST && UnitSteps::fit(size); }
 
+// Where a row of activations has, in words, its scales of groups, and the sums of its groups, or -1 if there are no shifts.
+struct RowPlaces {
+    int64_t scales, sums;
+};
+
 // Add the products of `groups` groups of a part with `rows` rows, at most 16, to their sums with the columns of `half`.
-// x: the rows' bytes. SHIFTS: there are shifts, and `sums` of each row's activations in these groups. Both `stride` words
-// apart. The totals are named one by one, because a compiler keeps an array that a loop indexes in memory.
+// x: the rows' bytes; `row_scales` of these groups. SHIFTS: there are shifts, and `sums` of each row's activations in these
+// groups. All `stride` words apart. The totals are named one by one, because a compiler keeps an array that a loop indexes
+// in memory.
 template <bool SHIFTS, int... ROW>
-void add_unit_groups(const UnitPart& part, int64_t groups, const UnitSteps& each, int half, const uint32_t* x, const float* sums,
-                     int64_t stride, int rows, f32x16 (*totals)[2]) {
+void add_unit_groups(const UnitPart& part, int64_t groups, const UnitSteps& each, int half, const uint32_t* x,
+                     const float* row_scales, const float* sums, int64_t stride, int rows, f32x16 (*totals)[2]) {
     constexpr int FOUND = 0, X = 1, WEIGHTS = 2;
     alignas(64) int32_t found[REGISTER_ROWS][LANES];
     f32x16 own[REGISTER_ROWS];
@@ -63,7 +70,7 @@ void add_unit_groups(const UnitPart& part, int64_t groups, const UnitSteps& each
         }
         store_register<FOUND>(found, sizeof(found[0]));
         const f32x16 scale = load(scales);
-        ((own[ROW] += convert<float>(load_bits<i32x16>(found[ROW])) * scale), ...);
+        ((own[ROW] += convert<float>(load_bits<i32x16>(found[ROW])) * (scale * row_scales[std::min(ROW, rows - 1) * stride + group])), ...);
         if constexpr (SHIFTS) {
             const f32x16 shift = load(shifts);
             ((own[ROW] += shift * sums[std::min(ROW, rows - 1) * stride + group]), ...);
@@ -79,10 +86,10 @@ auto adding_groups(bool shifts, std::integer_sequence<int, ROW...>) {
 }
 
 // Multiply all rows with all panels, of groups of `size` inputs. `unpack(panel, first, count, part)` unpacks groups; the
-// inputs that the last one does not have are zeros. `sums`: where a row has its activations' sums of groups, in words, or
-// -1. Calls `finish(panel, row, rows, tile)` as `for_each_tile` does.
+// inputs that the last one does not have are zeros. Calls `finish(panel, row, rows, tile)` as `for_each_tile` does.
 template <class Unpack, class Finish>
-void for_each_tile_of_groups(const Matrix& matrix, int64_t size, const Rows& x, int64_t sums, const Unpack& unpack, const Finish& finish) {
+void for_each_tile_of_groups(const Matrix& matrix, int64_t size, const Rows& x, const RowPlaces& places, const Unpack& unpack,
+                             const Finish& finish) {
     constexpr int64_t KEPT = 1 << 20;  // bytes of the rows of a part, which stay in the L2 cache
     constexpr int64_t MOST_TILES = 8;
     const int64_t groups = (matrix.in + size - 1) / size, at_once = UnitPart::INPUTS / size;
@@ -90,7 +97,7 @@ void for_each_tile_of_groups(const Matrix& matrix, int64_t size, const Rows& x, 
     const int64_t each = std::clamp<int64_t>(KEPT / (x.stride * int64_t(sizeof(uint32_t)) * MOST_ROWS), 1, MOST_TILES);
     const int64_t parts = (tiles + each - 1) / each, count = matrix.count();
     const UnitSteps steps(size);
-    const auto add = adding_groups(sums >= 0, std::make_integer_sequence<int, REGISTER_ROWS>());
+    const auto add = adding_groups(places.sums >= 0, std::make_integer_sequence<int, REGISTER_ROWS>());
     parallel_for<MatrixUnits>(parts * count, [&](int64_t task, int, MatrixUnits& units) {
         const int64_t panel = task % count, first = task / count * tiles / parts, last = (task / count + 1) * tiles / parts;
         Tile<f32x16> totals[MOST_TILES] = {};
@@ -106,9 +113,10 @@ void for_each_tile_of_groups(const Matrix& matrix, int64_t size, const Rows& x, 
                 shapes.set(2, steps.words, LANES);
                 units.shape(shapes);
                 const uint32_t* from = x.words + row * x.stride;
-                const float* own = sums < 0 ? nullptr : reinterpret_cast<const float*>(from) + sums + begin;
+                const float* numbers = reinterpret_cast<const float*>(from) + begin;
+                const float* sums = places.sums < 0 ? nullptr : numbers + places.sums;
                 for (int half = 0; half < 2; ++half)
-                    add(part, now, steps, half, from + begin * size / 4, own, x.stride, rows,
+                    add(part, now, steps, half, from + begin * size / 4, numbers + places.scales, sums, x.stride, rows,
                         totals[row / MOST_ROWS - first].sums + row % MOST_ROWS);
             }
         }

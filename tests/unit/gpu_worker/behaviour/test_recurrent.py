@@ -30,7 +30,7 @@ from ops.kv_memory import kv_shape
 from ops.kv_memory import read_config as plan_config
 from proto.sampling import greedy
 from scheduler_svc.core.capabilities import partial_blocks
-from scheduler_svc.core.drafters import NGrams
+from scheduler_svc.core.drafters import Drafter
 from scheduler_svc.core.request import BeamSearch, Request
 from scheduler_svc.core.sequence import Sequence, State
 from tests.support.closed_loop import ClosedLoop
@@ -231,11 +231,11 @@ def test_an_answer_is_the_same_with_drafts(directory: Path, monkeypatch: pytest.
     monkeypatch.setattr(partial_blocks, "STEPS", 0)
     chance, outputs, held, hits = Random(1), dict[str, list[int]](), 0, 0
 
-    def guess(_: NGrams, sequence: Sequence, count: int) -> list[int]:
+    def guess(_: Drafter, sequence: Sequence, count: int) -> list[int]:
         truth = outputs[sequence.group.request.request_id][len(sequence.tokens) :]
         return [(each + (chance.random() < 0.25)) % 97 for each in truth[:count]]
 
-    monkeypatch.setattr(NGrams, "guess", guess)
+    monkeypatch.setattr(Drafter, "guess", guess)
     for speculation in ("off", "ngram"):
         runner = make_runner(directory, native(), num_blocks=14, block_size=16, max_model_len=96, max_slots=6)
         one, asked = ClosedLoop(runner, speculation), [[*PROMPT[:each], 4, 11, 13] * 2 for each in range(4)]

@@ -28,6 +28,21 @@ def whole(rows: int, width: int, seed: int) -> Tensor:
     return numbers
 
 
+def as_given(weight: Tensor, dtype: torch.dtype, scale: float = 1) -> Tensor:
+    """Whole numbers times a scale, as a checkpoint has them: they are not rotated."""
+    return ByteWeight.of((weight * scale).to(dtype), torch.full((len(weight),), float(scale)), torch.int8)
+
+
+def rotated(numbers: Tensor) -> Tensor:
+    """Rows as they are quantized: whole 16 numbers times a Hadamard matrix."""
+    matrix = torch.ones(1, 1, dtype=torch.float64)
+    for _ in range(4):
+        matrix = torch.cat((torch.cat((matrix, matrix), 1), torch.cat((matrix, -matrix), 1)))
+    whole = numbers.shape[1] // 16 * 16
+    first = (numbers[:, :whole].double().view(len(numbers), -1, 16) @ matrix / 4).flatten(1)
+    return torch.cat((first, numbers[:, whole:].double()), 1)
+
+
 def numbers(*shape: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
@@ -44,8 +59,8 @@ def test_whole_numbers_are_exact(
 ) -> None:
     weight = whole(*shape, seed=1)
     bias = torch.arange(shape[0])
-    plain = QuantizedLinear(kernels, weight.to(dtype), None)
-    biased = QuantizedLinear(kernels, weight.to(dtype), bias.to(dtype))
+    plain = QuantizedLinear(kernels, as_given(weight, dtype), None)
+    biased = QuantizedLinear(kernels, as_given(weight, dtype), bias.to(dtype))
     poisoned(monkeypatch)
     for rows in (0, 1, 2, 3, 12, 13, 70, 97):
         x = whole(rows, shape[1], seed=rows)
@@ -63,7 +78,7 @@ def test_error_is_that_of_the_steps(kernels: ctypes.CDLL, shape: tuple[int, int]
     """Each operand is rounded by at most half its scale."""
     weight, x = numbers(*shape, dtype=dtype), numbers(40, shape[1], dtype=dtype, seed=1)
     found = QuantizedLinear(kernels, weight, None)(x).double()
-    sizes, lengths = weight.double().abs(), x.double().abs()
+    sizes, lengths = rotated(weight).abs(), rotated(x).abs()
     half, half_x = (t.amax(dim=1, keepdim=True) / 127 * 0.501 for t in (sizes, lengths))
     allowed = lengths @ half.expand_as(sizes).T + half_x.expand_as(lengths) @ (sizes + half).T
     expected = x.double() @ weight.double().T
@@ -76,7 +91,7 @@ def test_gated(
     kernels: ctypes.CDLL, inter: int, width: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weight = whole(2 * inter, width, seed=1)
-    gated = QuantizedGated(kernels, (weight / 2**14).to(dtype), None)
+    gated = QuantizedGated(kernels, as_given(weight, dtype, 2**-14), None)
     poisoned(monkeypatch)
     for rows in (0, 1, 13, 40):
         x = whole(rows, width, seed=rows)
@@ -87,6 +102,19 @@ def test_gated(
             rtol=2 * torch.finfo(dtype).eps,
             atol=1e-5,
         )
+
+
+def test_one_large_activation_does_not_round_all_others_to_nothing(kernels: ctypes.CDLL) -> None:
+    """A scale for the whole row would be as large as most of its numbers."""
+    weight, x = numbers(64, 576, dtype=torch.float32), numbers(9, 576, dtype=torch.float32, seed=1)
+    x[:, 7] = 300
+    expected = x.double() @ weight.double().T
+    found = QuantizedLinear(kernels, weight, None)(x).double()
+    others = x.double().clone()
+    others[:, 7] = 0
+    whole_row = ((x / (300 / 127)).round() * (300 / 127)).double() @ weight.double().T
+    assert (found - expected).norm() < 0.5 * (whole_row - expected).norm()
+    assert (found - expected).norm() < 0.3 * (others @ weight.double().T).norm()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -102,8 +130,11 @@ def test_a_row_does_not_depend_on_the_others(kernels: ctypes.CDLL, dtype: torch.
 def test_rows_come_back(kernels: ctypes.CDLL, dtype: torch.dtype) -> None:
     weight = whole(33, 95, seed=1).to(dtype)
     ids = torch.arange(33).flip(0).repeat(2)
+    assert torch.equal(QuantizedLinear(kernels, as_given(weight, dtype), None).rows(ids), weight[ids])
     linear = QuantizedLinear(kernels, weight, None)
-    assert torch.equal(linear.rows(ids), weight[ids])
+    step = rotated(weight).abs().amax(1, keepdim=True) / 127
+    near = (linear.rows(ids).double() - weight[ids].double()).norm(dim=1, keepdim=True)
+    assert (near <= (0.501 + 127 * torch.finfo(dtype).eps) * step[ids] * 95**0.5).all()
     with pytest.raises(IndexError):
         linear.rows(torch.tensor([33]))
 
@@ -124,7 +155,8 @@ def test_rows_without_numbers_to_scale(kernels: ctypes.CDLL) -> None:
 
 def test_sums_that_would_overflow_are_refused(kernels: ctypes.CDLL) -> None:
     longest = torch.ones(1, LONGEST)
-    assert QuantizedLinear(kernels, longest, None)(longest) == LONGEST
+    given = ByteWeight.of(longest, torch.tensor([1 / 127]), torch.int8)
+    assert QuantizedLinear(kernels, given, None)(longest) == LONGEST
     with pytest.raises(ValueError, match="overflow"):
         QuantizedLinear(kernels, torch.ones(1, LONGEST + 1), None)
 
