@@ -94,8 +94,9 @@ def test_a_directory_as_mistral_publishes_it_comes_up(tmp_path: Path) -> None:
     parameters = {"type": "object", "properties": {"n": {"enum": [7]}}, "required": ["n"]}
     look = {"type": "function", "function": {"name": "look", "parameters": parameters}}
     asked = {"messages": [{"role": "user", "content": "Look."}], "tools": [look], "tool_choice": "required"}
+    single = {"max_tokens": 200, "parallel_tool_calls": False}
     with up(model, tmp_path) as (_, url), httpx.Client(timeout=60) as client:
-        answer = client.post(f"{url}/chat/completions", json={"model": "small", "max_tokens": 200, **asked})
+        answer = client.post(f"{url}/chat/completions", json={"model": "small", **single, **asked})
         assert answer.status_code == 200, answer.text
         (call,) = answer.json()["choices"][0]["message"]["tool_calls"]
         assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == ("look", {"n": 7})
