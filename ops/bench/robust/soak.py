@@ -54,7 +54,7 @@ class Outcome:
         return self.after.more_than(self.before)
 
 
-async def soak(quire: Deployment, seconds: float, seed: int) -> Outcome:
+async def soak(quire: Deployment, seconds: float, seed: int, sample_seconds: float = SAMPLE_SECONDS) -> Outcome:
     """Users for `seconds`, after as many requests of each kind as make every process ready."""
     connection = redis.Redis.from_url(quire.redis_url, socket_timeout=60)
     memory, outcomes = Memory(), Counter[str]()
@@ -65,7 +65,7 @@ async def soak(quire: Deployment, seconds: float, seed: int) -> Outcome:
         visiting = asyncio.ensure_future(visit(quire, seconds, seed, outcomes))
         while not visiting.done():
             await asyncio.to_thread(memory.sample, quire.pids)
-            await asyncio.wait([visiting], timeout=SAMPLE_SECONDS)
+            await asyncio.wait([visiting], timeout=sample_seconds)
         problems = visiting.result()
         assert time.monotonic() - begun >= seconds
         after = await idle(quire, connection)
