@@ -104,7 +104,7 @@ class Grammars:
                 raise InvalidRequestError(called, f"{called} does not go with a grammar")
         seconds = RESUMED_SECONDS if request.resumed else COMPILE_SECONDS
         question: dict[str, Any] = {"kind": kind, "text": text, "lenient": shape.lenient}
-        if shape.compact:
+        if shape.compact and calls is None:  # the rules of calls say it themselves
             question["compact"] = True
         if before is not None and before.thoughts:
             question["before"] = vars(before)

@@ -605,6 +605,19 @@ async def test_a_large_vocabulary_has_more_time_than_a_grammar(
     assert await grammars._start() == ""
 
 
+async def test_a_schema_beside_calls_may_be_without_white_space(grammars: Grammars) -> None:
+    schema = '{"type": "array", "items": {"type": "integer"}}'
+    asked = request(json_schema=schema, or_calls=CallShape(), compact=True)
+    vocabulary = Vocabulary(SHIPPED_MODEL, 4096, [END])
+    for compact in (True, False):
+        rules = CallRules(
+            [Function("f", {})], "json", ThoughtRules("", {}), text_schema=schema, text_compact=compact
+        )
+        matcher = vocabulary.matcher((await grammars.grammar_of(asked, rules)).text)
+        tokens = vocabulary._tokenizer.tokenize_str("[1, 2]")
+        assert (matcher.try_consume_tokens(tokens) == len(tokens)) is not compact
+
+
 @pytest.mark.timeout(60)
 async def test_a_callers_leaving_does_not_mix_up_answers(grammars: Grammars) -> None:
     await grammars.grammar_of(request(regex="a"))
