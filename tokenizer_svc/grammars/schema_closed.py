@@ -10,26 +10,26 @@ from typing import Any
 from tokenizer_svc.grammars.schema_limits import with_required
 from tokenizer_svc.grammars.schema_walk import mapped
 
-_SAYS_MORE = frozenset(
-    ("additionalProperties", "patternProperties", "unevaluatedProperties", "minProperties", "maxProperties")
-)
+_SAYS_MORE = ("additionalProperties", "patternProperties", "minProperties", "maxProperties")
 """Keywords that say which other properties an object may have, or how many it has."""
-_JOINED = frozenset(("$ref", "$dynamicRef", "anyOf", "if"))
-"""Keywords by which an object follows another schema, too."""
+_HOLDS = ("properties", "patternProperties", "$ref", "$dynamicRef", "anyOf", "if", "dependentSchemas")
+"""Keywords of schemas that an object, or one of its properties, must follow. Two may list different ones."""
 
 
 def closed(schema: Any) -> Any:
     """The JSON Schema that allows no other properties in objects with `properties`, unless it says which.
 
-    A schema in which two schemas hold for one object, or exactly one of several may hold, stays as it is: one
+    A schema in which two schemas hold for one value, or exactly one of several may hold, stays as it is: one
     may list what the other does not. Raises `RecursionError`.
     """
     joined = False
 
     def looked_at(each: dict[str, Any]) -> dict[str, Any]:
         nonlocal joined
-        joined |= not each.keys().isdisjoint(("allOf", "oneOf"))
-        joined |= "properties" in each and not each.keys().isdisjoint(_JOINED)
+        parts = each.get("allOf")
+        holding = sum(each.get(name) is not None for name in _HOLDS)
+        holding += len(parts) if isinstance(parts, list) else 0
+        joined |= holding > 1 or each.get("oneOf") is not None
         return each
 
     mapped(schema, looked_at)
@@ -37,7 +37,8 @@ def closed(schema: Any) -> Any:
 
 
 def _closed(schema: dict[str, Any]) -> dict[str, Any]:
-    listed = schema.get("properties")
-    if not isinstance(listed, Mapping) or not listed or not schema.keys().isdisjoint(_SAYS_MORE):
+    listed, unevaluated = schema.get("properties"), schema.get("unevaluatedProperties", False)
+    says_more = any(schema.get(name) is not None for name in _SAYS_MORE) or unevaluated not in (None, False)
+    if not isinstance(listed, Mapping) or not listed or says_more:
         return schema
     return with_required(schema) | {"additionalProperties": False}

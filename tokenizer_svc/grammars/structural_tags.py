@@ -34,6 +34,7 @@ from tokenizer_svc.grammars.grammar_parts import (
 from tokenizer_svc.grammars.grammar_rules import ANY, quoted
 from tokenizer_svc.grammars.lark_or_gbnf import lark_of
 from tokenizer_svc.grammars.regex_reader import may_be_empty, plain_digits, slashed
+from tokenizer_svc.grammars.schema_closed import closed
 from tokenizer_svc.grammars.schema_limits import followed
 from tokenizer_svc.grammars.thought_grammar import Texts
 
@@ -209,7 +210,7 @@ class _Tags:
         return self._arguments(schema, form.style)
 
     def _json(self, schema: dict[str, Any], most: int | None) -> Parts:
-        followable: dict[str, Any] = followed(schema, lenient=False)
+        followable: dict[str, Any] = followed(closed(schema), lenient=False)
         options: Any = {"whitespace_pattern": _spaces(most), "lenient": False}
         if wrong := LLMatcher.validate_grammar(
             LLMatcher.grammar_from_json_schema(json.dumps(followable), options)
