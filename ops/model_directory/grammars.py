@@ -145,7 +145,7 @@ def _named_end(directory: Path) -> int | None:
         _, content = tokenizer_content(directory)
     except (FileError, ValueError):
         return None
-    return next((int(one["id"]) for one in content["added_tokens"] if one["content"] == text), None)
+    return next((int(one["id"]) for one in content.get("added_tokens") or () if one["content"] == text), None)
 
 
 def fault_of(matcher: LLMatcher) -> GrammarError:

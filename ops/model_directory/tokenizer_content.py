@@ -2,7 +2,7 @@
 
 tokenizer_config.json and special_tokens_map.json may mark tokens as added or special ones that tokenizer.json
 does not: the end token of Command R+ is such a token. As in transformers, it is found in a text before that
-is split, and what tokenizer_config.json says of a token holds.
+is split, and what `added_tokens_decoder` in tokenizer_config.json says of a token holds.
 """
 
 import json
@@ -39,12 +39,13 @@ def tokenizer_content(directory: Path) -> tuple[str, dict[str, Any]]:
 
 
 def token_config(directory: Path) -> dict[str, Any]:
-    """What the files beside tokenizer.json say of tokens. Raises `FileError`."""
-    config: dict[str, Any] = {}
-    for name in ("special_tokens_map.json", CONFIG):
-        if (path := directory / name).is_file():
-            config |= read_json(path)
-    return config
+    """What the files beside tokenizer.json say of tokens. Raises `FileError`.
+
+    special_tokens_map.json counts where tokenizer_config.json lists no tokens, and goes before it there.
+    """
+    paths = directory / CONFIG, directory / "special_tokens_map.json"
+    config, older = (read_json(path) if path.is_file() else {} for path in paths)
+    return config if "added_tokens_decoder" in config else config | older
 
 
 def _marked(
@@ -57,9 +58,10 @@ def _marked(
     entries = (config.get("added_tokens_decoder") or {}).items()
     listed = {one["content"]: (int(key), one) for key, one in entries}
     marked = dict(sorted(listed.items(), key=lambda item: item[1][0]))
-    named = {one["content"] for one in named_tokens(config)}
-    for text in named - listed.keys():
-        marked[text] = -1, {"content": text, **added.get(text, {}), "special": True}
+    for one in named_tokens(config):
+        text = one["content"]
+        key, known = listed.get(text, (-1, added.get(text, one)))
+        marked[text] = key, {**known, "special": True}
     missing = [each for text, each in marked.items() if not _same(added.get(text), each[1])]
     if not missing:
         return
@@ -71,8 +73,7 @@ def _marked(
         if number is None and key == following:
             number, following = following, following + 1
         if number is not None:
-            flags = {name: one.get(name) is True for name in FLAGS}
-            yield added_token(number, text, **flags | {"special": flags["special"] or text in named})
+            yield added_token(number, text, **{name: one.get(name) is True for name in FLAGS})
 
 
 def _same(known: Mapping[str, Any] | None, one: Mapping[str, Any]) -> bool:

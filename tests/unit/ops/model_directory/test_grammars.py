@@ -144,6 +144,15 @@ def test_the_tokenizers_own_end_token_is_the_last_resort(tmp_path: Path, named: 
     assert end_tokens_in(tmp_path) == list(model.end_tokens) == ([END] if end in str(named) else [])
 
 
+def test_an_end_token_that_no_token_is(tmp_path: Path) -> None:
+    """Of a tokenizer.json without added tokens."""
+    content = json.loads((SHIPPED_MODEL / "tokenizer.json").read_text())
+    del content["added_tokens"]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|none|>"}))
+    assert end_tokens_in(tmp_path) == []
+
+
 @pytest.mark.parametrize(
     ("grammar", "expected"),
     [

@@ -38,9 +38,14 @@ CONFIGS = {
         "eos_token": "<end>",
         "added_tokens_decoder": {"9": listed("<end>", special=False, rstrip=True)},
     },
+    "named, and listed as it was": {
+        "eos_token": "<end>",
+        "added_tokens_decoder": {"9": listed("<end>", special=False)},
+    },
+    "named with a flag": {"mask_token": {"__type": "AddedToken", **listed("<turn>", lstrip=True)}},
     "tokens beyond": {"added_tokens_decoder": {"11": listed("<more>", special=False), "10": listed("<new>")}},
 }
-TEXTS = ["a<s>b", "<turn>a<end> b", "<unk><t>c", "a<new>b<more>", "</s> a", "ab"]
+TEXTS = ["a<s>b", "a <turn>a<end> b", "<unk><t>c", "a<new>b<more>", "</s> a", "ab"]
 
 
 def write(directory: Path, config: dict[str, Any], model: Any = None) -> None:
@@ -57,8 +62,13 @@ def write(directory: Path, config: dict[str, Any], model: Any = None) -> None:
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
 def test_tokens_are_those_of_transformers(tmp_path: Path, config: dict[str, Any], model: str) -> None:
     write(tmp_path, config, Unigram([(text, -1.0) for text in PIECES], 0) if model == "unigram" else None)
-    source, content = tokenizer_content(tmp_path)
-    mine, theirs = Tokenizer.from_str(source), PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    check(tmp_path)
+
+
+def check(directory: Path) -> None:
+    """The tokens are those of transformers."""
+    source, content = tokenizer_content(directory)
+    mine, theirs = Tokenizer.from_str(source), PreTrainedTokenizerFast.from_pretrained(directory)
     assert json.loads(source) == content
     flags = [
         {
@@ -87,9 +97,14 @@ def test_a_token_that_has_no_place_is_left_out(tmp_path: Path) -> None:
 
 
 def test_older_directories_name_tokens_in_another_file(tmp_path: Path) -> None:
-    write(tmp_path, {})
-    (tmp_path / "special_tokens_map.json").write_text(json.dumps({"bos_token": "<s>"}))
-    assert tokenizer_content(tmp_path)[1]["added_tokens"][0] == listed("<s>") | {"id": 1}
+    """It goes before tokenizer_config.json unless that lists tokens."""
+    older = {"bos_token": "<s>", "mask_token": listed("<turn>", lstrip=True)}
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps(older))
+    for listing in ({}, {"added_tokens_decoder": {"2": listed("</s>")}}):
+        write(tmp_path, {"mask_token": "<turn>", **listing})
+        check(tmp_path)
+        added = tokenizer_content(tmp_path)[1]["added_tokens"]
+        assert ("<s>" in [one["content"] for one in added]) is not bool(listing)
 
 
 def test_grammars_have_such_tokens(tmp_path: Path) -> None:
