@@ -194,9 +194,11 @@ class _Lane:
         process, self.process = self.process, None
         if process is None:
             return None
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await process.wait()
-        if process.returncode is None:
-            process.kill()
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await process.wait()
+        finally:  # also if the caller is cancelled meanwhile
+            if process.returncode is None:
+                process.kill()
         return await process.wait()

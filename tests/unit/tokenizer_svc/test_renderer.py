@@ -68,6 +68,19 @@ async def test_code_in_c_that_does_not_stop_ends_its_process(caplog: pytest.LogC
     assert not caplog.records
 
 
+async def test_a_process_whose_end_nobody_waits_for_ends() -> None:
+    """As when the server stops just then."""
+    process = await asyncio.create_subprocess_exec("sleep", "600")
+    lane = module._Lane({}, 1, 1)
+    lane.process = process
+    ending = asyncio.ensure_future(lane._end(600))
+    await asyncio.sleep(0)
+    ending.cancel()
+    async with asyncio.timeout(60):
+        assert await process.wait() == -signal.SIGKILL
+    assert ending.cancelled()
+
+
 @pytest.mark.timeout(60)
 async def test_every_bomb_is_one_line_and_no_process_is_large() -> None:
     bombs = {name: "{% if messages[0].content == '" + name + "' %}" + bomb for name, bomb in BOMBS.items()}
