@@ -17,6 +17,7 @@ from gateway.http.connections import ConnectionLimits
 from gateway.http.protocol import HttpProtocol
 from gateway.http.socket_session import SocketSession
 from gateway.http.websocket import KEYLESS_BYTES, SMALL_BYTES
+from gateway.parsing import parsed
 from ops.runtime.limits import Limits
 from proto.sampling_pb2 import NOT_FINISHED, STOP
 from proto.tokenizer_pb2 import PromptInfo, TextChunk, TextDelta
@@ -353,6 +354,23 @@ async def test_large_messages_come_from_who_has_shown_a_key(backend, keys_of):
                 await heard(socket)
             assert closed.value.rcvd is not None
             assert closed.value.rcvd.code == 1009
+
+
+async def test_an_invalid_key_gives_no_further_turns(backend, keys_of, monkeypatch):
+    """Large messages are parsed by tenants in turns, and nobody has two turns."""
+    tenants: list[str] = []
+
+    async def noted(tenant: str, size: int, parse: Any) -> Any:
+        tenants.append(tenant)
+        return await parsed(tenant, size, parse)
+
+    monkeypatch.setattr(socket_session, "parsed", noted)
+    async with serving(app_of(backend, keys_of({SECRET: "north"}))) as server, opened(server) as socket:
+        await say(socket, "key", key=SECRET)
+        await say(socket, "key", key="unknown")
+        await ask(socket, "a", prompt=LARGE)
+        assert (await heard(socket))["status"] == 401
+    assert tenants == ["", "north", "north", "north"]
 
 
 async def test_a_large_message_that_has_not_ended_counts_as_bodies_do(backend):
