@@ -34,17 +34,13 @@ class LazyHeap(Generic[Member]):
     def enter(self, member: Member, key: tuple[Any, ...]) -> None:
         """Add a member, or take note of its key."""
         entry = self._entries[member] = (*key, member)
-        if len(self._heap) < 2 * len(self._entries):
-            heappush(self._heap, entry)
-        else:
-            self._heap = list(self._entries.values())
-            heapify(self._heap)
+        heappush(self._heap, entry)
+        self._tidy()
 
     def leave(self, member: Member) -> None:
         """Remove a member. Nothing happens if it is not there."""
         self._entries.pop(member, None)
-        if not self._entries:
-            self._heap.clear()
+        self._tidy()
 
     def first(self, fits: Callable[[Member], bool] | None = None) -> Member | None:
         """The member with the lowest key, or of those that fit; None if there is none."""
@@ -60,3 +56,8 @@ class LazyHeap(Generic[Member]):
         for entry in unfit:
             heappush(heap, entry)
         return found
+
+    def _tidy(self) -> None:
+        if len(self._heap) > 2 * len(self._entries):
+            self._heap = list(self._entries.values())
+            heapify(self._heap)
