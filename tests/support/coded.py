@@ -26,7 +26,7 @@ def coded(
     more: bool = False,
     size: int = 16,
 ) -> CodedWeight:
-    """Random codes of a kind in groups of `size` inputs, those of 5 bits of 32 at least.
+    """Random codes of a kind in groups of `size` inputs, those of 5 bits of 32 at least, of 6 bits of 16.
 
     `more`: with shifts, factors of two groups, scales of float32, and another order of inputs.
     """
@@ -40,7 +40,7 @@ def coded(
     )
     if kind == "fp8":
         numbers[(numbers & 127) == 127] = 1  # not NaN
-    size = max(size, 32 if kind == "five" else 16)
+    size = max(size, {"five": 32, "six": 16}.get(kind, 8))
     groups = -(-inputs // size)
     scales = drawn(out, groups)
     codes = Codes(

@@ -62,7 +62,7 @@ template <class Then>
 Rows quantize_in_groups(const Matrix& matrix, const void* x, int64_t count, int64_t size, int64_t words, int64_t place,
                         const Then& then) {
     const int64_t stride = padded_stride(words);
-    uint32_t* memory = scratch(count * stride);
+    uint32_t* memory = scratch(count * stride + size / 4);  // the last group is read as a whole
     const auto quantize_groups = [&](const auto* from, uint32_t* to) {
         float* scales = reinterpret_cast<float*>(to + place);
         for (int64_t at = 0; at < matrix.in; at += size)

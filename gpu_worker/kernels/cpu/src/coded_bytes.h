@@ -129,7 +129,7 @@ int64_t panel_words(const Matrix& matrix) {
 }
 
 // Words of the bytes of a row of activations: whole units, and whole vectors of LANES bytes, of each part. Codes of what a
-// unit has more than a vector are 0.
+// unit has more than a vector are 0. `rest`: where parts are no whole vectors, what is written of the last one's.
 template <class Code>
 int64_t row_words(const Matrix& matrix) {
     constexpr int64_t INPUTS = std::max(Code::INPUTS, LANES);
@@ -162,7 +162,9 @@ struct RowPart {
           scales(reinterpret_cast<const float*>(row) + places.scales + part) {}
 
     RowPart(const RowPart& first, int64_t parts)
-        : starts(first.starts ? first.starts + parts : nullptr), sums(first.sums ? first.sums + parts : nullptr), scales(first.scales + parts) {}
+        : starts(first.starts ? first.starts + parts : nullptr),
+          sums(first.sums ? first.sums + parts : nullptr),
+          scales(first.scales + parts) {}
 };
 
 // A part of a panel.
@@ -394,8 +396,9 @@ void unpack(const Matrix& matrix, const Code& code, int64_t panel, int64_t first
                     store_bits(to + word * COLUMNS + half * LANES, sum_of_bytes(found[word], Code::UNSIGNED ? code.lowest : 0));
             }
     }
-    // Activations after a row's last vector may be anything.
-    const int64_t given = (matrix.in + LANES - 1) / LANES * LANES - first * size, all = count * size;
+    // Nothing was unpacked behind the panel's last unit. Activations after a row's last vector may be anything.
+    constexpr int64_t INPUTS = std::min(Code::INPUTS, LANES);
+    const int64_t given = (matrix.in + INPUTS - 1) / INPUTS * INPUTS - first * size, all = count * size;
     if (given < all) std::fill(part.words + given / 4 * COLUMNS, part.words + all / 4 * COLUMNS, 0);
     GroupReader groups(matrix, panel, first, code.unit, matrix.codes->parts_of_group(matrix.in));
     for (int64_t group = 0; group < count; ++group) {

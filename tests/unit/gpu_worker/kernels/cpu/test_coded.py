@@ -100,6 +100,21 @@ def test_products_are_near_to_float64(
                     assert ((found.double() - meant).abs() <= near + rounded).all()
 
 
+@pytest.mark.parametrize("size", [8, 24, 40, 72, 224])
+@pytest.mark.parametrize("kind", KINDS)
+def test_groups_that_begin_within_a_vector(kernels: ctypes.CDLL, kind: str, size: int) -> None:
+    """What lies behind a row, or behind its last unit, are numbers of the product before."""
+    before = CodedLinear(kernels, coded(kind, 33, 1024, size=512))
+    for width in (size + 16, 3 * size - 8, 3 * size + 1):
+        weight = coded(kind, 33, width, more=True, size=size)
+        linear = CodedLinear(kernels, weight)
+        for rows in (1, 7, 17, 40):
+            before(torch.full((40, 1024), 127.0))
+            x = kept(rows, width, torch.float32, rows, weight.codes.order)
+            expected, sums = exact(weight, x)
+            assert ((linear(x).double() - expected).abs() <= 1e-6 * sums).all()
+
+
 @pytest.mark.parametrize("more", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", KINDS)
