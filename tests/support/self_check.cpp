@@ -120,6 +120,7 @@ struct PackedMatrix {
         corrections.resize(columns);
         matrix.panels = panels.data();
         if (form == Form::int8) {
+            matrix.rotates = 1;
             matrix.scales = scales.data();
             matrix.corrections = corrections.data();
             quire_quantized_pack(&matrix, given.data(), nullptr, panels.data(), scales.data(), corrections.data());
@@ -150,7 +151,7 @@ std::vector<double> kept(Form form, const std::vector<T>& given, int64_t in, int
         furthest = std::max(furthest, std::abs(weights[at] - to_float(given[at])));
     }
     check(name_of<T>() + " rows of form " + std::to_string(int(form)), furthest,
-          form == Form::plain ? 0 : form == Form::int8 ? 0.01 : 0.15);
+          form == Form::plain ? 0 : form == Form::int8 ? 0.03 : 0.15);
     return weights;
 }
 
@@ -196,12 +197,11 @@ double value_of(const Codes& codes, uint8_t code) {
     return code & 128 ? -size : size;
 }
 
-// A product with codes in groups of 16 or 32 inputs, whose last one is shorter.
+// A product with codes in groups of `size` inputs, whose last one is shorter.
 template <class T>
-void check_codes(Codes::Kind kind) {
+void check_codes(Codes::Kind kind, int64_t size) {
     using Kind = Codes::Kind;
     constexpr int64_t IN = 75, WIDTH = 40;
-    const int64_t size = kind == Kind::five ? 32 : 16;
     Matrix matrix{nullptr, nullptr, nullptr, nullptr, IN, WIDTH, TYPE<T>, Activation::none, 0, nullptr, 0, nullptr};
     Codes codes{kind, size, IN, {}, {}, nullptr, nullptr, nullptr, {}, {}, 0.5f, 0};
     const bool whole = kind == Kind::whole || kind == Kind::small, small = whole || kind == Kind::table;
@@ -230,7 +230,7 @@ void check_codes(Codes::Kind kind) {
     std::vector<uint32_t> panels(columns * IN);
     matrix.panels = panels.data();
     quire_coded_pack(&matrix, given.data(), panels.data());
-    const std::string name = name_of<T>() + " codes " + std::to_string(int(kind));
+    const std::string name = name_of<T>() + " codes " + std::to_string(int(kind)) + " in groups of " + std::to_string(size);
     std::vector<int64_t> ids(WIDTH);
     for (int64_t id = 0; id < WIDTH; ++id) ids[id] = id;
     std::vector<T> found(WIDTH * IN);
@@ -429,7 +429,9 @@ void check_all() {
         check_product<T>(form, Activation::silu, 64, 24);
     }
     using Kind = Codes::Kind;
-    for (Kind kind : {Kind::int8, Kind::whole, Kind::fp8, Kind::table, Kind::small, Kind::five, Kind::six}) check_codes<T>(kind);
+    check_codes<T>(Kind::five, 32);
+    for (Kind kind : {Kind::int8, Kind::whole, Kind::fp8, Kind::table, Kind::small, Kind::six}) check_codes<T>(kind, 16);
+    for (Kind kind : {Kind::int8, Kind::whole, Kind::fp8, Kind::table, Kind::small}) check_codes<T>(kind, 24);
     for (int64_t block_size : {16, 5})
         for (int page_type : {PLAIN, INT8}) {
             check_attention<T>(page_type, block_size, 300, 1, 0);

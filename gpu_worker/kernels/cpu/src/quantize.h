@@ -1,7 +1,9 @@
 // Quantization of rows to int8: whole numbers, -127 to 127, and a scale for each row.
 #pragma once
 
-#include "simd.h"
+#include <array>
+
+#include "swap.h"
 
 namespace quire {
 
@@ -56,33 +58,15 @@ struct Scale {
     f32x16 rounded(f32x16 numbers) const { return numbers * inverse + ROUNDS; }
 };
 
-// The numbers whose places differ in the bit DISTANCE, exchanged.
+// Sums of numbers whose places differ in the bit DISTANCE; where a place has this bit, differences.
 template <int DISTANCE>
-inline Register<float> exchanged(Register<float> numbers) {
-#if defined(__AVX512F__)
-    if constexpr (DISTANCE < 4) return (Register<float>)_mm512_permute_ps((__m512)numbers, DISTANCE == 1 ? 0xB1 : 0x4E);
-    else return (Register<float>)_mm512_shuffle_f32x4((__m512)numbers, (__m512)numbers, DISTANCE == 4 ? 0xB1 : 0x4E);
-#elif defined(__AVX2__)
-    if constexpr (DISTANCE < 4) return (Register<float>)_mm256_permute_ps((__m256)numbers, DISTANCE == 1 ? 0xB1 : 0x4E);
-    else return (Register<float>)_mm256_permute2f128_ps((__m256)numbers, (__m256)numbers, 1);
-#else
-    Register<float> found;
-    for (int lane = 0; lane < PART; ++lane) found[lane] = numbers[lane ^ DISTANCE];
-    return found;
-#endif
-}
-
-// Sums where the bit DISTANCE of a place is 0, and differences where it is 1, of numbers whose places differ in it.
-template <int DISTANCE, class V>
-inline V sums_and_differences(const V& numbers) {
-    if constexpr (IsPair<V>::value) {
-        if constexpr (DISTANCE * sizeof(float) * 2 == sizeof(V)) return {numbers.low + numbers.high, numbers.low - numbers.high};
-        else return {sums_and_differences<DISTANCE>(numbers.low), sums_and_differences<DISTANCE>(numbers.high)};
-    } else {
-        V signs;
-        for (int lane = 0; lane < PART; ++lane) signs[lane] = lane & DISTANCE ? -1.0f : 1.0f;
-        return exchanged<DISTANCE>(numbers) + numbers * signs;
-    }
+inline f32x16 sums_and_differences(f32x16 numbers) {
+    static constexpr auto SIGNS = [] {
+        std::array<float, LANES> signs{};
+        for (int place = 0; place < LANES; ++place) signs[place] = place & DISTANCE ? -1.0f : 1.0f;
+        return signs;
+    }();
+    return swapped<DISTANCE>(numbers) + numbers * load(SIGNS.data());
 }
 
 // LANES numbers times the Hadamard matrix, which is its own inverse. It leaves products of two vectors as they are. A number

@@ -11,6 +11,7 @@
 //     state   │ dimension 0 2 4 .. 30 │ 1 3 5 .. 31 │ 32 34 ..
 #pragma once
 
+#include "swap.h"
 #include "tiles.h"
 
 namespace quire {
@@ -36,19 +37,7 @@ inline u32x16 words_of(const T* one) {
     return u32x16{} + load_bits<uint32_t>(one);
 }
 
-// Each lane changes places with the one whose number differs in the bit DISTANCE.
-template <int DISTANCE, class V>
-inline V swapped(V v) {
-    if constexpr (!IsPair<V>::value) {
-        return reordered(v, Exchange<DISTANCE>(), Lanes());
-    } else if constexpr (sizeof(v.low) == DISTANCE * sizeof(float)) {
-        return {v.high, v.low};
-    } else {
-        return {swapped<DISTANCE>(v.low), swapped<DISTANCE>(v.high)};
-    }
-}
-
-// Sums of such two lanes: of `one` where the bit is not set, of `other` where it is.
+// Sums of two lanes whose numbers differ in the bit DISTANCE: of `one` where the bit is not set, of `other` where it is.
 template <int DISTANCE>
 inline f32x16 fold(f32x16 one, f32x16 other) {
     const i32x16 set = (steps() & DISTANCE) != 0;

@@ -349,11 +349,6 @@ template <int DISTANCE>
 struct Rotation {
     static constexpr int of(int lane) { return (lane + DISTANCE) % PART; }
 };
-// Each lane of a register changes places with the one whose number differs in the bit DISTANCE.
-template <int DISTANCE>
-struct Exchange {
-    static constexpr int of(int lane) { return lane ^ DISTANCE; }
-};
 using Lanes = std::make_integer_sequence<int, PART>;
 
 // All lanes combined by `combine`, which takes two vectors: halves first, then quarters, eighths, sixteenths.

@@ -145,6 +145,18 @@ def test_error_is_that_of_the_activations_steps(
     assert ((found - reference(x).double()).abs() <= allowed).all()
 
 
+def test_one_large_activation_does_not_round_those_of_other_groups(kernels: ctypes.CDLL) -> None:
+    linear = Int4Linear(kernels, numbers(64, 96, dtype=torch.float32))
+    x, kept = numbers(20, 96, dtype=torch.float32, seed=1), linear.rows(torch.arange(64)).double()
+    x[:, 5] = 3000
+    first, rest = x.clone(), x.clone()
+    first[:, GROUP:] = rest[:, :GROUP] = 0
+    error = linear(x).double() - linear(first).double() - rest.double() @ kept.T
+    half = rest.abs().amax(dim=1, keepdim=True).double() / 127 * 0.501
+    allowed = half * kept[:, GROUP:].abs().sum(1) + 1e-6 * (x.double().abs() @ kept.abs().T)
+    assert (error.abs() <= allowed).all()
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("inter", "width"), [(1, 5), (16, 64), (40, 33), (129, 200)])
 @pytest.mark.parametrize("activation", ["silu", "gelu_tanh", "gelu"])
