@@ -54,7 +54,9 @@ class Outcome:
         return self.after.more_than(self.before)
 
 
-async def soak(quire: Deployment, seconds: float, seed: int, sample_seconds: float = SAMPLE_SECONDS) -> Outcome:
+async def soak(
+    quire: Deployment, seconds: float, seed: int, sample_seconds: float = SAMPLE_SECONDS
+) -> Outcome:
     """Users for `seconds`, after as many requests of each kind as make every process ready."""
     connection = redis.Redis.from_url(quire.redis_url, socket_timeout=60)
     memory, outcomes = Memory(), Counter[str]()
