@@ -207,7 +207,7 @@ def _reference(settings: WorkerSettings) -> ReferenceKernels:
         return KeptReference() if keeps_weights(settings) else ReferenceKernels()
     if settings.quantization == "int4":
         return Int4Reference()
-    return QuantizedReference(BYTES[settings.quantization])
+    return QuantizedReference(BYTES[settings.quantization], rotates=settings.quantization == "int8")
 
 
 def _kind(settings: WorkerSettings) -> type[CpuKernels]:

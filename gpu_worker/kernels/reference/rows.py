@@ -15,6 +15,9 @@ LEAST = 1e-30
 LARGEST = 448.0
 """Of fp8."""
 
+ROTATED = 16
+"""Numbers that are rotated together."""
+
 
 def quantized(rows: Tensor, dtype: torch.dtype = torch.int8) -> tuple[Tensor, Tensor]:
     """Rows [..., size] as int8 or fp8, and their scales, float32 [...]: a row's largest / 127, or / 448.
@@ -27,6 +30,26 @@ def quantized(rows: Tensor, dtype: torch.dtype = torch.int8) -> tuple[Tensor, Te
     inverse = torch.where(largest == 0, 0.0, most / largest)
     numbers = rows * inverse[..., None]
     return (numbers if dtype == FP8 else numbers.round().nan_to_num()).to(dtype), largest / most
+
+
+def rotated(rows: Tensor) -> Tensor:
+    """Rows [..., size] in float32, each 16 numbers times the Hadamard matrix, which is its own inverse.
+
+    It leaves products of two rows as they are, and makes a number that is much larger than the others 16
+    numbers of a quarter of its size ("QuaRot", Ashkboos et al., 2024). Numbers of the end that are fewer than
+    16 stay as they are.
+    """
+    whole = rows.shape[-1] // ROTATED * ROTATED
+    matrix, smallest = (
+        torch.ones(1, 1, device=rows.device),
+        torch.tensor([[1.0, 1], [1, -1]], device=rows.device),
+    )
+    while len(matrix) < ROTATED:
+        matrix = torch.kron(matrix, smallest)
+    first = (
+        rows[..., :whole].float().reshape(*rows.shape[:-1], whole // ROTATED, ROTATED) @ matrix / ROTATED**0.5
+    )
+    return torch.cat((first.flatten(-2), rows[..., whole:].float()), -1)
 
 
 def multiples(rows: Tensor, scales: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -10,6 +10,7 @@ from torch.nn.functional import silu
 from gpu_worker.kernels.cpu.quantized import LONGEST, QuantizedGated, QuantizedLinear
 from gpu_worker.kernels.products import ByteWeight
 from gpu_worker.kernels.reference.quantized import QuantizedLinear as ReferenceLinear
+from gpu_worker.kernels.reference.rows import rotated
 from tests.support.native import TESTED, with_team
 
 SHAPES = ((1, 1), (5, 3), (32, 64), (33, 95), (64, 576), (95, 130), (200, 41))
@@ -31,16 +32,6 @@ def whole(rows: int, width: int, seed: int) -> Tensor:
 def as_given(weight: Tensor, dtype: torch.dtype, scale: float = 1) -> Tensor:
     """Whole numbers times a scale, as a checkpoint has them: they are not rotated."""
     return ByteWeight.of((weight * scale).to(dtype), torch.full((len(weight),), float(scale)), torch.int8)
-
-
-def rotated(numbers: Tensor) -> Tensor:
-    """Rows as they are quantized: whole 16 numbers times a Hadamard matrix."""
-    matrix = torch.ones(1, 1, dtype=torch.float64)
-    for _ in range(4):
-        matrix = torch.cat((torch.cat((matrix, matrix), 1), torch.cat((matrix, -matrix), 1)))
-    whole = numbers.shape[1] // 16 * 16
-    first = (numbers[:, :whole].double().view(len(numbers), -1, 16) @ matrix / 4).flatten(1)
-    return torch.cat((first, numbers[:, whole:].double()), 1)
 
 
 def numbers(*shape: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
@@ -78,7 +69,7 @@ def test_error_is_that_of_the_steps(kernels: ctypes.CDLL, shape: tuple[int, int]
     """Each operand is rounded by at most half its scale."""
     weight, x = numbers(*shape, dtype=dtype), numbers(40, shape[1], dtype=dtype, seed=1)
     found = QuantizedLinear(kernels, weight, None)(x).double()
-    sizes, lengths = rotated(weight).abs(), rotated(x).abs()
+    sizes, lengths = rotated(weight).double().abs(), rotated(x).double().abs()
     half, half_x = (t.amax(dim=1, keepdim=True) / 127 * 0.501 for t in (sizes, lengths))
     allowed = lengths @ half.expand_as(sizes).T + half_x.expand_as(lengths) @ (sizes + half).T
     expected = x.double() @ weight.double().T
@@ -132,7 +123,7 @@ def test_rows_come_back(kernels: ctypes.CDLL, dtype: torch.dtype) -> None:
     ids = torch.arange(33).flip(0).repeat(2)
     assert torch.equal(QuantizedLinear(kernels, as_given(weight, dtype), None).rows(ids), weight[ids])
     linear = QuantizedLinear(kernels, weight, None)
-    step = rotated(weight).abs().amax(1, keepdim=True) / 127
+    step = rotated(weight).double().abs().amax(1, keepdim=True) / 127
     near = (linear.rows(ids).double() - weight[ids].double()).norm(dim=1, keepdim=True)
     assert (near <= (0.501 + 127 * torch.finfo(dtype).eps) * step[ids] * 95**0.5).all()
     with pytest.raises(IndexError):
@@ -179,3 +170,19 @@ def test_known_scales_are_kept(kernels: ctypes.CDLL, shape: tuple[int, int], dty
     plain = ByteWeight.of(weight.as_subclass(torch.Tensor), scales, torch.int8)
     reference = ReferenceLinear(plain, None, dtype, torch.int8)(x).float()
     assert (product(x) - reference).norm() <= 0.01 * reference.norm()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_rotated_rows_are_those_of_the_reference(
+    kernels: ctypes.CDLL, shape: tuple[int, int], dtype: torch.dtype
+) -> None:
+    """As near as where neither is rotated. The numbers of a rotated row that are half way may round apart."""
+    weight, x = numbers(*shape, dtype=dtype), numbers(40, shape[1], dtype=dtype, seed=1)
+    linear, reference = (
+        QuantizedLinear(kernels, weight, None),
+        ReferenceLinear(weight, None, dtype, torch.int8, True),
+    )
+    ids = torch.arange(shape[0])
+    for found, expected in ((linear(x), reference(x)), (linear.rows(ids), reference.rows(ids))):
+        assert (found.float() - expected.float()).norm() <= 0.004 * expected.float().norm()

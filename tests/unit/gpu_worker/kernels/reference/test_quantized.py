@@ -7,7 +7,7 @@ from torch.testing import assert_close
 
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.reference.quantized import AT_ONCE, QuantizedReference
-from gpu_worker.kernels.reference.rows import FP8
+from gpu_worker.kernels.reference.rows import FP8, rotated
 
 SHAPES = ((1, 1), (33, 95), (64, 576), (40, 130))
 ROWS = (1, 5, 40)
@@ -82,3 +82,22 @@ def test_many_outputs_are_quantized_in_parts() -> None:
     last = QuantizedReference(torch.int8).linear(weight[-3:])
     x = drawn(2, 8, seed=1)
     assert whole(x)[:, -3:].equal(last(x))
+
+
+def test_rotation_is_its_own_inverse_and_keeps_products() -> None:
+    rows = torch.randn(5, 37, generator=torch.Generator().manual_seed(0))
+    turned = rotated(rows)
+    torch.testing.assert_close(rotated(turned), rows)
+    torch.testing.assert_close(turned @ turned.T, rows @ rows.T)
+    assert torch.equal(turned[:, 32:], rows[:, 32:])
+
+
+def test_one_large_activation_costs_the_others_less_where_rows_are_rotated() -> None:
+    weight, x = (torch.randn(each, 576, generator=torch.Generator().manual_seed(each)) for each in (64, 9))
+    x[:, 7] = 300
+    expected = x @ weight.T
+    errors = [
+        (QuantizedReference(torch.int8, rotates).linear(weight)(x) - expected).norm()
+        for rotates in (False, True)
+    ]
+    assert errors[1] < 0.5 * errors[0]
