@@ -28,8 +28,8 @@ from ops.model_directory.grammars import GrammarError
 from tests.clients.environments import cache_folder
 from tests.unit.gateway.api.test_splitter import form_of, thoughts_of
 from tests.unit.tokenizer_svc.grammars.test_call_grammar import END, Model
-from tokenizer_svc.call_table import CALLS
-from tokenizer_svc.formats import ThoughtRules
+from tokenizer_svc.formats.call_table import CALLS
+from tokenizer_svc.formats.formats import ThoughtRules
 from tokenizer_svc.grammars.call_rules import CallRules, Function
 
 PACKAGE = "bfcl-eval==2026.3.23"

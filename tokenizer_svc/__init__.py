@@ -1,6 +1,10 @@
 """The tokenizer service: text on its left, tokens on its right.
 
-`tokenizer.py` holds what a model directory says of text, `detokenizer.py` and `stops.py` turn
-tokens into text as they come, `sequence.py` and `generation.py` put them together for one request,
-`embedding.py` is for texts that are only read, and `service.py` does the I/O.
+    model/      what a model directory defines: vocabulary, images, poolings, sampling defaults
+    templates/  chat templates, and the processes that render them
+    formats/    how models spell thoughts and calls of functions
+    grammars/   what an answer must look like, and the processes that try grammars
+    requests/   from a request to tokens, and to rules for the tokens of its answer
+    answers/    from tokens back to text, as they come
+    service.py  the calls of the gateway, and those to the scheduler
 """

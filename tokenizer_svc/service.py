@@ -28,12 +28,8 @@ from proto.tokenizer_pb2 import (
     TokenizeResponse,
 )
 from proto.tokenizer_pb2_grpc import TokenizerServicer, add_TokenizerServicer_to_server
-from tokenizer_svc.alternatives import bound_alternatives
-from tokenizer_svc.breakers import Breakers
-from tokenizer_svc.classification import check_generates, classified
-from tokenizer_svc.context import AnnouncedContext, ContextLength
-from tokenizer_svc.defaults import fill_in
-from tokenizer_svc.embedding import tokens_request
+from tokenizer_svc.answers.generation import Generation
+from tokenizer_svc.answers.tokenization import tokenized
 from tokenizer_svc.errors import (
     InvalidRequestError,
     OtherTokenizerError,
@@ -41,20 +37,24 @@ from tokenizer_svc.errors import (
     SchedulerError,
     TooLongError,
 )
-from tokenizer_svc.fingerprint import fingerprint_of, tokenizer_part
-from tokenizer_svc.formats import Formats
-from tokenizer_svc.generation import Generation
+from tokenizer_svc.formats.formats import Formats
 from tokenizer_svc.grammars.call_rules import budget_of, call_rules
 from tokenizer_svc.grammars.shared_verdicts import RedisVerdicts
 from tokenizer_svc.grammars.trials import Grammars, param_of
-from tokenizer_svc.images import ImageSizes
-from tokenizer_svc.prompt import Render, check, predicted_tokens, prompt_of
-from tokenizer_svc.renderer import Renderer
-from tokenizer_svc.rules import complete_rules
+from tokenizer_svc.model.classification import check_generates, classified
+from tokenizer_svc.model.defaults import fill_in
+from tokenizer_svc.model.fingerprint import fingerprint_of, tokenizer_part
+from tokenizer_svc.model.images import ImageSizes
+from tokenizer_svc.model.tokenizer import TextModel
+from tokenizer_svc.requests.alternatives import bound_alternatives
+from tokenizer_svc.requests.breakers import Breakers
+from tokenizer_svc.requests.context import AnnouncedContext, ContextLength
+from tokenizer_svc.requests.embedding import tokens_request
+from tokenizer_svc.requests.prompt import Render, check, predicted_tokens, prompt_of
+from tokenizer_svc.requests.rules import complete_rules
 from tokenizer_svc.settings import TokenizerSettings
-from tokenizer_svc.tokenization import tokenized
-from tokenizer_svc.tokenizer import TextModel
-from tokenizer_svc.tools_as_text import Spelling
+from tokenizer_svc.templates.renderer import Renderer
+from tokenizer_svc.templates.tools_as_text import Spelling
 
 _PASSED_ON = ("quire-param", "quire-retry-after", TOO_LARGE)
 """Trailing metadata of the scheduler's that the gateway reads."""

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from pydantic import Field, field_validator
 
 from ops.model_directory.settings import ModelSettings
-from tokenizer_svc.call_table import CALLS
-from tokenizer_svc.format_entry import NONE
-from tokenizer_svc.mark_suffix import Entry, named
-from tokenizer_svc.thought_table import THOUGHTS
+from tokenizer_svc.formats.call_table import CALLS
+from tokenizer_svc.formats.entry import NONE
+from tokenizer_svc.formats.mark_suffix import Entry, named
+from tokenizer_svc.formats.thought_table import THOUGHTS
 
 
 class TokenizerSettings(ModelSettings):
@@ -18,7 +18,7 @@ class TokenizerSettings(ModelSettings):
     """Most requests that this process serves at once; further ones wait at the door."""
 
     tool_format: str = ""
-    """How the model spells calls of functions: a name in `call_table.py`, which may have a suffix as in
+    """How the model spells calls of functions: a name in `formats/call_table.py`, which may have a suffix as in
     `mark_suffix.py`, or `none`. Empty: as its template tells."""
 
     reasoning_format: str = ""

@@ -10,7 +10,7 @@ from ops.launcher.specs import Options
 from ops.model_directory.classifier import classifier_of
 from ops.model_directory.encoder import encoder_family
 from ops.model_directory.modules import pools
-from tokenizer_svc.files import read_config, template_source
+from tokenizer_svc.model.files import read_config, template_source
 
 _CURL = """\
 curl {url}/v1/{endpoint} -H 'Content-Type: application/json' \\{key_header}

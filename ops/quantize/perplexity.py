@@ -19,7 +19,7 @@ from gpu_worker.startup.warmup import prompt_step
 from gpu_worker.step.batch import Batch
 from gpu_worker.step.runner import Runner
 from proto import arrays
-from tokenizer_svc.tokenizer import TextModel
+from tokenizer_svc.model.tokenizer import TextModel
 
 PIECE = 512
 

@@ -25,8 +25,8 @@ from proto.sampling_pb2 import BeamSearch, Dry, SamplingParams, StopConditions, 
 from proto.scheduler_pb2 import Start
 from scheduler_svc.core.errors import RequestRefused
 from scheduler_svc.intake import request_from
-from tokenizer_svc.defaults import read_defaults
 from tokenizer_svc.errors import ModelDirectoryError
+from tokenizer_svc.model.defaults import read_defaults
 
 EVERY = list(PARAMETERS.values())
 CALLER = Caller(limits=Limits(answer_tokens=2**31 - 1, logprobs=-1))

@@ -43,13 +43,13 @@ from proto.tokenizer_pb2 import (
 )
 from tests.support.mutate import cases, spoiled, spoiled_json
 from tests.unit.gateway.conftest import JSON, NoTokenizer, app_of, leases_of
-from tokenizer_svc.defaults import fill_in
-from tokenizer_svc.embedding import tokens_request
+from tokenizer_svc.answers.generation import Generation
 from tokenizer_svc.errors import InvalidRequestError
-from tokenizer_svc.formats import Formats
-from tokenizer_svc.generation import Generation
-from tokenizer_svc.prompt import check, prompt_tokens
-from tokenizer_svc.tokenizer import TextModel
+from tokenizer_svc.formats.formats import Formats
+from tokenizer_svc.model.defaults import fill_in
+from tokenizer_svc.model.tokenizer import TextModel
+from tokenizer_svc.requests.embedding import tokens_request
+from tokenizer_svc.requests.prompt import check, prompt_tokens
 
 COMPLETION = {
     "model": "m",

@@ -14,9 +14,10 @@ from typing import Any
 
 from ops.model_directory.grammars import GrammarError
 from proto.tokenizer_pb2 import BARE_KEYS, NESTED, PYTHON_CALLS
-from tokenizer_svc.call_table import CALLS
-from tokenizer_svc.format_entry import LINE, CallFormat
-from tokenizer_svc.formats import ThoughtRules
+from tokenizer_svc.formats.call_table import CALLS
+from tokenizer_svc.formats.entry import LINE, CallFormat
+from tokenizer_svc.formats.formats import ThoughtRules
+from tokenizer_svc.formats.mark_suffix import named
 from tokenizer_svc.grammars.bare_values import KEY, BareValues
 from tokenizer_svc.grammars.call_rules import CallRules, Function
 from tokenizer_svc.grammars.call_values import JSON_IN_XML, PYTHON, Values, is_text, texts_allowed
@@ -29,7 +30,6 @@ from tokenizer_svc.grammars.schema_by_type import by_type, takes_texts, texts_of
 from tokenizer_svc.grammars.schema_closed import closed
 from tokenizer_svc.grammars.schema_limits import bounded, followed, with_required
 from tokenizer_svc.grammars.thought_grammar import SPACE, Texts
-from tokenizer_svc.mark_suffix import named
 
 WHITESPACE = r"( |\n[ ]{0,40})?"
 """Between the parts of JSON: nothing, a space, or a new line that is indented. Without a bound a small model

@@ -7,8 +7,8 @@ from typing import Any
 
 from proto.tokenizer_pb2 import CallShape, TextRequest
 from tokenizer_svc.errors import InvalidRequestError
-from tokenizer_svc.format_entry import CallFormat
-from tokenizer_svc.formats import Formats, ThoughtRules
+from tokenizer_svc.formats.entry import CallFormat
+from tokenizer_svc.formats.formats import Formats, ThoughtRules
 
 MOST_CHARACTERS = 65_536
 """Of the schemas of all functions together."""

@@ -17,11 +17,11 @@ from ops.model_directory.grammars import GrammarError, Vocabulary
 from ops.runtime.lifeline import tie_to_parent
 from tokenizer_svc.bounds import set_bounds
 from tokenizer_svc.errors import PanicError
-from tokenizer_svc.formats import ThoughtRules
+from tokenizer_svc.formats.formats import ThoughtRules
 from tokenizer_svc.grammars.call_rules import CallRules, Function
 from tokenizer_svc.grammars.grammar_text import grammar_text
 from tokenizer_svc.grammars.thought_grammar import after_thought
-from tokenizer_svc.panic import no_panic
+from tokenizer_svc.model.panic import no_panic
 
 MEMORY = 2**31
 """Address space of the process. Bytes."""

@@ -15,9 +15,9 @@ from typing import Any
 from llguidance import LLMatcher
 
 from ops.model_directory.grammars import GrammarError
-from tokenizer_svc.call_table import CALLS
-from tokenizer_svc.format_entry import LINE
-from tokenizer_svc.formats import MOST_BUDGET, ThoughtRules
+from tokenizer_svc.formats.call_table import CALLS
+from tokenizer_svc.formats.entry import LINE
+from tokenizer_svc.formats.formats import MOST_BUDGET, ThoughtRules
 from tokenizer_svc.grammars import tag_formats as tags
 from tokenizer_svc.grammars.call_grammar import WHITESPACE, arguments_grammar
 from tokenizer_svc.grammars.grammar_parts import (

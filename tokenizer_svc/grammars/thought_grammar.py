@@ -7,11 +7,11 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 
-from tokenizer_svc.format_entry import LINE, ThoughtFormat
-from tokenizer_svc.formats import ThoughtRules
+from tokenizer_svc.formats.entry import LINE, ThoughtFormat
+from tokenizer_svc.formats.formats import ThoughtRules
+from tokenizer_svc.formats.mark_suffix import named
+from tokenizer_svc.formats.thought_table import THOUGHTS
 from tokenizer_svc.grammars.grammar_rules import ANY, GrammarRules, quoted
-from tokenizer_svc.mark_suffix import named
-from tokenizer_svc.thought_table import THOUGHTS
 
 SPACE = r"\s\x1c-\x1f\x85"
 """White space as Python has it."""

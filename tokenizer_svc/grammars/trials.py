@@ -25,12 +25,12 @@ from proto.sampling_pb2 import Grammar
 from proto.tokenizer_pb2 import TextRequest
 from tokenizer_svc.bounds import environment
 from tokenizer_svc.errors import InvalidRequestError
-from tokenizer_svc.fingerprint import trial_fingerprint
-from tokenizer_svc.formats import ThoughtRules
+from tokenizer_svc.formats.formats import ThoughtRules
 from tokenizer_svc.grammars.call_rules import CallRules
 from tokenizer_svc.grammars.shared_verdicts import NAME_BYTES
 from tokenizer_svc.grammars.verdicts import MOST_CHARACTERS as MOST_REASON
 from tokenizer_svc.grammars.verdicts import MemoryVerdicts, Verdict, Verdicts
+from tokenizer_svc.model.fingerprint import trial_fingerprint
 
 COMPILE_SECONDS = 0.25
 """Processor time for one grammar. Large schemas take milliseconds. A worker compiles it again."""

@@ -24,12 +24,12 @@ from ops.model_directory.settings import SHIPPED_MODEL
 from proto.scheduler_pb2 import EmbedTokensRequest, EmbedTokensResponse
 from proto.scheduler_pb2_grpc import SchedulerServicer, SchedulerStub, add_SchedulerServicer_to_server
 from proto.tokenizer_pb2_grpc import TokenizerStub, add_TokenizerServicer_to_server
-from tokenizer_svc.context import unknown
-from tokenizer_svc.formats import Formats
-from tokenizer_svc.prompt import Render
+from tokenizer_svc.formats.formats import Formats
+from tokenizer_svc.model.tokenizer import TextModel
+from tokenizer_svc.requests.context import unknown
+from tokenizer_svc.requests.prompt import Render
 from tokenizer_svc.service import TokenizerService
-from tokenizer_svc.template import ChatTemplate, Rendering
-from tokenizer_svc.tokenizer import TextModel
+from tokenizer_svc.templates.template import ChatTemplate, Rendering
 
 TEXTS = [
     "The quick brown fox jumps over the lazy dog. ",

@@ -40,10 +40,10 @@ from tests.support.spans import exported_to
 from tests.unit.tokenizer_svc.conftest import service_of
 from tokenizer_svc import service
 from tokenizer_svc.errors import InvalidRequestError
-from tokenizer_svc.formats import Formats, ThoughtRules
+from tokenizer_svc.formats.formats import Formats, ThoughtRules
 from tokenizer_svc.grammars.call_rules import CallRules, Function
-from tokenizer_svc.template import ChatTemplate
-from tokenizer_svc.tokenizer import TextModel
+from tokenizer_svc.model.tokenizer import TextModel
+from tokenizer_svc.templates.template import ChatTemplate
 
 HI = ChatMessage(role="user", content="hi")
 ANSWER = "the lazy café 😀 over 東京, and one two three"

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from gateway.api.calls import Call, functions_of
 from gateway.api.splitter import Pieces, Splitter
 from proto.tokenizer_pb2 import AnswerFormat
-from tokenizer_svc.call_table import CALLS
-from tokenizer_svc.formats import answer_format
-from tokenizer_svc.mark_suffix import named
-from tokenizer_svc.thought_table import THOUGHTS
+from tokenizer_svc.formats.call_table import CALLS
+from tokenizer_svc.formats.formats import answer_format
+from tokenizer_svc.formats.mark_suffix import named
+from tokenizer_svc.formats.thought_table import THOUGHTS
 
 SCHEMA = {"properties": {"city": {"type": "string"}, "days": {"type": "integer"}, "at": {"type": "object"}}}
 TOOLS = [

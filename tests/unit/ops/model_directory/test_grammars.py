@@ -16,7 +16,7 @@ from ops.model_directory import grammars
 from ops.model_directory.grammars import GrammarError, LimitError, Vocabulary, end_tokens_in, rolls_back
 from ops.model_directory.settings import SHIPPED_MODEL
 from tokenizer_svc.grammars.grammar_text import grammar_text
-from tokenizer_svc.tokenizer import TextModel
+from tokenizer_svc.model.tokenizer import TextModel
 
 END = 4
 STRING = {"type": "string"}

@@ -10,10 +10,10 @@ from tokenizers import AddedToken, Tokenizer
 from ops.model_directory.grammars import Vocabulary
 from ops.model_directory.settings import SHIPPED_MODEL
 from tests.unit.tokenizer_svc.conftest import save
-from tokenizer_svc.formats import Formats
+from tokenizer_svc.formats.formats import Formats
 from tokenizer_svc.grammars.call_rules import CallRules, Function
 from tokenizer_svc.grammars.grammar_main import tried
-from tokenizer_svc.tokenizer import TextModel
+from tokenizer_svc.model.tokenizer import TextModel
 
 END = 4
 MARKS = ["<tool_call>", "</tool_call>", "<think>", "</think>"]

@@ -16,9 +16,9 @@ from proto.sampling_pb2 import CLASSIFY, CLS, LAST, MEAN
 from proto.tokenizer_pb2 import EmbedRequest, TextPair, TextRequest
 from tests.support.dense import dense
 from tests.unit.tokenizer_svc.conftest import serving
-from tokenizer_svc.embedding import tokens_request
 from tokenizer_svc.errors import InvalidRequestError
-from tokenizer_svc.tokenizer import TextModel
+from tokenizer_svc.model.tokenizer import TextModel
+from tokenizer_svc.requests.embedding import tokens_request
 
 PAIRS = [("The Foxes", "snow"), ("fox [SEP] snow", "the snow [SEP]"), ("fox", " "), ("", "fox")]
 

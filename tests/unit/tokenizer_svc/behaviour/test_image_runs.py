@@ -5,17 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.tokenizer_svc.test_images import FakeStore, ask, message, png
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers.models.smolvlm.processing_smolvlm import DEFAULT_CHAT_TEMPLATE, get_image_prompt_string
 
 from tests.unit.tokenizer_svc.conftest import save
-from tests.unit.tokenizer_svc.test_images import FakeStore, ask, message, png
-from tokenizer_svc.context import unknown
 from tokenizer_svc.errors import ModelDirectoryError
-from tokenizer_svc.images import ImageSizes
-from tokenizer_svc.prompt import prompt_of
-from tokenizer_svc.template import ChatTemplate, Rendering
-from tokenizer_svc.tokenizer import TextModel
+from tokenizer_svc.model.images import ImageSizes
+from tokenizer_svc.model.tokenizer import TextModel
+from tokenizer_svc.requests.context import unknown
+from tokenizer_svc.requests.prompt import prompt_of
+from tokenizer_svc.templates.template import ChatTemplate, Rendering
 
 AROUND, WHOLE = "<fake_token_around_image>", "<global-img>"
 PLACES = tuple(f"<row_{row}_col_{column}>" for row in range(1, 5) for column in range(1, 5))

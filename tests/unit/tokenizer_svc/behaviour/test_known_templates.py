@@ -8,8 +8,8 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from tokenizer_svc.errors import InvalidRequestError
-from tokenizer_svc.template import ChatTemplate, Rendering
-from tokenizer_svc.tokenizer import TextModel
+from tokenizer_svc.model.tokenizer import TextModel
+from tokenizer_svc.templates.template import ChatTemplate, Rendering
 
 FOLDER = Path(__file__).parent / "templates"
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}

@@ -7,7 +7,7 @@ import jsonschema_rs
 import pytest
 
 from tests.unit.tokenizer_svc.grammars.test_call_grammar import Model, model, split
-from tokenizer_svc.formats import ThoughtRules
+from tokenizer_svc.formats.formats import ThoughtRules
 from tokenizer_svc.grammars.call_rules import CallRules, Function
 
 __all__ = ["model"]

@@ -19,11 +19,11 @@ from ops.model_directory.grammars import GrammarError, Vocabulary
 from ops.model_directory.special_tokens import is_special
 from proto.tokenizer_pb2 import BARE_KEYS, ELEMENTS, PYTHON_CALLS
 from tests.unit.gateway.api.test_splitter import SAID, form_of, thoughts_of
-from tokenizer_svc.call_table import CALLS
-from tokenizer_svc.formats import ThoughtRules
+from tokenizer_svc.formats.call_table import CALLS
+from tokenizer_svc.formats.formats import ThoughtRules
+from tokenizer_svc.formats.thought_table import THOUGHTS
 from tokenizer_svc.grammars.call_grammar import call_grammar
 from tokenizer_svc.grammars.call_rules import CallRules, Function
-from tokenizer_svc.thought_table import THOUGHTS
 
 MARKS = sorted(
     {

@@ -8,9 +8,9 @@ import pytest
 
 from proto.tokenizer_pb2 import CallShape, Conversation, Shape, TextRequest
 from tokenizer_svc.errors import InvalidRequestError
-from tokenizer_svc.formats import Formats, ThoughtRules
+from tokenizer_svc.formats.formats import Formats, ThoughtRules
 from tokenizer_svc.grammars.call_rules import MOST_CHARACTERS, CallRules, Function, call_rules
-from tokenizer_svc.tokenizer import TextModel
+from tokenizer_svc.model.tokenizer import TextModel
 
 SCHEMA = {"type": "object", "properties": {"a": {}}}
 TOOLS = [

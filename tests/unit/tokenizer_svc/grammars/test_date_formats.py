@@ -9,12 +9,12 @@ import pytest
 
 from ops.model_directory.grammars import GrammarError, Vocabulary
 from ops.model_directory.settings import SHIPPED_MODEL
-from tokenizer_svc.formats import ThoughtRules
+from tokenizer_svc.formats.formats import ThoughtRules
 from tokenizer_svc.grammars.call_grammar import call_grammar
 from tokenizer_svc.grammars.call_rules import CallRules, Function
 from tokenizer_svc.grammars.date_formats import PATTERNS, narrowed
 from tokenizer_svc.grammars.grammar_text import grammar_text
-from tokenizer_svc.tokenizer import TextModel
+from tokenizer_svc.model.tokenizer import TextModel
 
 NOON = "2024-02-29T12:00:00Z"
 LEAP_SECOND = "2024-02-29T12:00:60Z"

@@ -11,8 +11,8 @@ from llguidance import LLMatcher
 from ops.model_directory.grammars import GrammarError
 from tests.unit.gateway.api.test_splitter import thoughts_of
 from tests.unit.tokenizer_svc.grammars.test_call_grammar import Model, split
-from tokenizer_svc.call_table import CALLS
-from tokenizer_svc.formats import ThoughtRules
+from tokenizer_svc.formats.call_table import CALLS
+from tokenizer_svc.formats.formats import ThoughtRules
 from tokenizer_svc.grammars.call_grammar import call_grammar
 from tokenizer_svc.grammars.call_rules import CallRules, Function
 

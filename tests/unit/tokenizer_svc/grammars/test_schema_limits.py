@@ -9,7 +9,7 @@ import pytest
 
 from ops.model_directory.grammars import GrammarError, Vocabulary
 from tests.unit.tokenizer_svc.grammars.test_grammar_text import TOKENIZER, vocabulary
-from tokenizer_svc.formats import ThoughtRules
+from tokenizer_svc.formats.formats import ThoughtRules
 from tokenizer_svc.grammars.call_rules import CallRules, Function
 from tokenizer_svc.grammars.grammar_text import grammar_text
 from tokenizer_svc.grammars.schema_limits import bounded, followed

@@ -13,12 +13,12 @@ from ops.model_directory.grammars import Vocabulary
 from tests.unit.tokenizer_svc.conftest import save
 from tests.unit.tokenizer_svc.grammars.test_call_grammar import Model, model
 from tokenizer_svc.errors import InvalidRequestError
-from tokenizer_svc.formats import Formats, ThoughtRules
+from tokenizer_svc.formats.formats import Formats, ThoughtRules
 from tokenizer_svc.grammars.call_grammar import call_grammar
 from tokenizer_svc.grammars.call_rules import CallRules, Function
 from tokenizer_svc.grammars.grammar_text import grammar_text
 from tokenizer_svc.grammars.thought_grammar import after_thought
-from tokenizer_svc.tokenizer import TextModel
+from tokenizer_svc.model.tokenizer import TextModel
 
 __all__ = ["model"]
 

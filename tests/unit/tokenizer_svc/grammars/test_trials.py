@@ -23,7 +23,7 @@ from proto.rpc.seal import Seal
 from proto.sampling_pb2 import BeamSearch
 from proto.tokenizer_pb2 import CallShape, Shape, TextRequest, TextSoFar
 from tokenizer_svc.errors import InvalidRequestError
-from tokenizer_svc.formats import ThoughtRules
+from tokenizer_svc.formats.formats import ThoughtRules
 from tokenizer_svc.grammars import shared_verdicts
 from tokenizer_svc.grammars import trials as module
 from tokenizer_svc.grammars.call_rules import CallRules, Function

@@ -6,7 +6,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ops.bench.rig import shapes
 from ops.tiny_model.training.tokenizer import SPECIAL_TOKENS
-from tokenizer_svc.tokenizer import TextModel
+from tokenizer_svc.model.tokenizer import TextModel
 
 SMALL = shapes.Shape(64, 2, 4, 2, 96, 4500, tied=False)
 UNWRITTEN = len(SPECIAL_TOKENS) + 256

@@ -16,7 +16,7 @@ from ops.model_directory.gguf.file import read_gguf
 from ops.model_directory.hub import HubError, fetched, model_name
 from tests.support.gguf import random_blocks, tokens, write_gguf
 from tests.unit.ops.model_directory.gguf.test_config import SIZES
-from tokenizer_svc.tokenizer import TextModel
+from tokenizer_svc.model.tokenizer import TextModel
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from transformers import CodeGenTokenizer, GPT2Tokenizer, Qwen2Tokenizer
 
 from ops.model_directory.hub import HubError, fetched
 from tests.support.byte_tokens import TEXTS
-from tokenizer_svc.tokenizer import TextModel
+from tokenizer_svc.model.tokenizer import TextModel
 
 END = "<|endoftext|>"
 CLASSES: dict[str, Any] = {

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ops.model_directory.tokenizer_files.mistral_template import THOUGHT_MARKS, template_of
-from tokenizer_svc.template import ChatTemplate, Rendering
+from tokenizer_svc.templates.template import ChatTemplate, Rendering
 
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 VERSIONS = ("v7", "v11", "v13")

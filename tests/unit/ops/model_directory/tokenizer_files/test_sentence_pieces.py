@@ -17,7 +17,7 @@ from ops.model_directory.tokenizer_files import sentence_pieces
 from ops.model_directory.tokenizer_files.sentence_pieces import Piece
 from ops.model_directory.tokenizer_json import merges_of
 from tests.support.byte_tokens import TEXTS
-from tokenizer_svc.tokenizer import TextModel
+from tokenizer_svc.model.tokenizer import TextModel
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
 BEGIN = [Piece("<unk>", 0, UNKNOWN), Piece("<s>", 0, CONTROL), Piece("</s>", 0, CONTROL)]

@@ -14,8 +14,8 @@ from ops.model_directory.vision import read_vision
 from ops.model_directory.vision.sizes import EdgeVision
 from tests.support.byte_tokens import TEXTS, plainly, trained
 from tests.support.tekken import COUNT, NEW, PATTERN, SPECIAL, tekken
-from tokenizer_svc.formats import Formats
-from tokenizer_svc.tokenizer import TextModel
+from tokenizer_svc.formats.formats import Formats
+from tokenizer_svc.model.tokenizer import TextModel
 
 SEES = {"architectures": ["Mistral3ForConditionalGeneration"], "vision_config": {"patch_size": 14}}
 

@@ -11,7 +11,7 @@ from ops.model_directory import tokenizer_json
 from ops.model_directory.hub import HubError, fetched
 from ops.model_directory.settings import SHIPPED_DRAFT
 from tests.support.byte_tokens import TEXTS, plainly, trained
-from tokenizer_svc.tokenizer import TextModel
+from tokenizer_svc.model.tokenizer import TextModel
 
 WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 SPLIT = "|".join(

@@ -1,0 +1,33 @@
+"""What the gateway is told of an answer before it begins."""
+
+from dataclasses import replace
+
+import pytest
+
+from proto.scheduler_pb2 import GenerateResponse
+from proto.tokenizer_pb2 import CallShape, ChatMessage, Conversation, Shape, TextRequest
+from tokenizer_svc.answers.generation import Generation
+from tokenizer_svc.formats.formats import Formats
+from tokenizer_svc.model.tokenizer import TextModel
+
+
+@pytest.mark.parametrize(
+    ("shape", "demanded"),
+    [
+        (None, False),
+        (Shape(calls=CallShape()), False),
+        (Shape(json_schema="{}", or_calls=CallShape()), False),
+        (Shape(calls=CallShape(required=True)), True),
+    ],
+)
+def test_the_format_tells_of_a_demanded_call(
+    byte_level: TextModel, shape: Shape | None, demanded: bool
+) -> None:
+    tools = '[{"type": "function", "function": {"name": "f"}}]'
+    chat = Conversation(messages=[ChatMessage(role="user", content="hi")], tools=tools)
+    request = TextRequest(chat=chat, shape=shape, n=1)
+    formats = Formats(replace(byte_level, template="<tool_call>"))
+    chunk, _ = Generation(byte_level, request, [1], formats).take(GenerateResponse())
+    assert chunk is not None
+    assert chunk.prompt.format.call_begin == ["<tool_call>"]
+    assert chunk.prompt.format.call_demanded is demanded

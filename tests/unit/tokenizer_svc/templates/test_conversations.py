@@ -1,0 +1,103 @@
+"""Conversations that some templates do not take, made into ones that they take."""
+
+from typing import Any
+
+import pytest
+
+from tokenizer_svc.templates.conversations import in_turns, one_call_each, systems_first
+
+Chat = list[dict[str, Any]]
+
+IMAGE = {"type": "image"}
+
+
+def says(role: str, content: Any, **fields: Any) -> dict[str, Any]:
+    return {"role": role, "content": content, **fields}
+
+
+def calls(*ids: str, content: str | None = None, **fields: Any) -> dict[str, Any]:
+    return says("assistant", content, tool_calls=[{"id": id_} for id_ in ids], **fields)
+
+
+def gives(id_: str, content: Any) -> dict[str, Any]:
+    return says("tool", content, tool_call_id=id_)
+
+
+def text(said: str) -> dict[str, str]:
+    return {"type": "text", "text": said}
+
+
+A, B, C = (says("user", name) for name in "ABC")
+
+
+def test_system_messages() -> None:
+    chat = [says("system", "a"), says("system", "b"), A, calls("1"), gives("1", "x"), says("system", "c"), B]
+    reminder = says("user", "<system-reminder>\nc\n</system-reminder>")
+    expected = [says("system", "a\n\nb"), A, calls("1"), gives("1", "x"), reminder, B]
+    assert systems_first(chat) == expected
+    assert systems_first(chat, takes_systems=False) == [says("user", "a\n\nb"), *expected[1:]]
+    assert systems_first([A, B]) == [A, B]
+    shown = says("system", [IMAGE, text("b")])
+    assert systems_first([says("system", "a"), shown]) == [says("system", [text("a\n\n"), IMAGE, text("b")])]
+    marked = [text("<system-reminder>\n"), IMAGE, text("b\n</system-reminder>")]
+    assert systems_first([A, shown]) == [A, says("user", marked)]
+
+
+@pytest.mark.parametrize(
+    ("chat", "expected"),
+    [
+        ([A, says("assistant", "a"), B], None),
+        ([says("system", "s"), A, calls("1", "2"), gives("1", "x"), gives("2", "y")], None),
+        ([calls("1"), calls("2")], [says("user", ""), calls("1"), calls("2")]),
+        ([A, calls("1"), says("assistant", "a")], None),
+        ([A, says("user", ""), B, C], [says("user", "A\n\nB\n\nC")]),
+        ([A, says("user", [IMAGE])], [says("user", [text("A\n\n"), IMAGE])]),
+        ([says("assistant", "a"), A], [says("user", ""), says("assistant", "a"), A]),
+        (
+            [says("system", "s"), says("assistant", "a"), A],
+            [says("system", "s"), says("user", ""), says("assistant", "a"), A],
+        ),
+        (
+            [A, calls("1"), gives("1", "x"), gives("2", "y"), B, C],
+            [A, calls("1"), gives("1", "x"), gives("2", "y\n\nB\n\nC")],
+        ),
+        ([A, calls("1"), gives("1", ""), B], [A, calls("1"), gives("1", "B")]),
+        ([A, calls("1"), gives("1", "x"), says("user", [IMAGE])], None),
+        (
+            [A, says("assistant", "a", thinking="t"), calls("1", content="b", thinking="u"), gives("1", "x")],
+            [A, calls("1", content="a\n\nb", thinking="t\n\nu"), gives("1", "x")],
+        ),
+        ([A, says("assistant", "a"), calls("1")], [A, calls("1", content="a")]),
+    ],
+)
+def test_turns(chat: Chat, expected: Chat | None) -> None:
+    assert in_turns(chat) == (chat if expected is None else expected)
+
+
+def test_calls_one_by_one() -> None:
+    """Results keep their order: their images come in that of the conversation."""
+    both = calls("1", "2", "3", content="I look.", thinking="Hm.")
+    chat = [A, both, gives("2", "y"), gives("1", "x"), B]
+    second = calls("2", content="I look.", thinking="Hm.")
+    expected = [A, second, gives("2", "y"), calls("1"), gives("1", "x"), calls("3"), B]
+    assert one_call_each(chat) == expected
+    assert one_call_each(expected) == expected
+
+
+@pytest.mark.parametrize(
+    ("chat", "expected"),
+    [
+        ([gives("1", "x"), A, calls("1", "2")], [gives("1", "x"), A, calls("1"), calls("2")]),
+        ([calls("1", "2"), gives("?", "x")], [calls("1"), gives("?", "x"), calls("2")]),
+        (
+            [calls("1", "1"), gives("1", "x"), gives("1", "y"), gives("1", "z")],
+            [calls("1"), gives("1", "x"), calls("1"), gives("1", "y"), gives("1", "z")],
+        ),
+        (
+            [calls("1", "2"), calls("1", "2"), gives("2", "y"), A],
+            [calls("1"), calls("2"), calls("2"), gives("2", "y"), calls("1"), A],
+        ),
+    ],
+)
+def test_calls_and_results_that_do_not_fit(chat: Chat, expected: Chat) -> None:
+    assert one_call_each(chat) == expected

@@ -1,0 +1,93 @@
+"""Conversations for chat templates that do not take them as they are.
+
+Many templates take a system message at the beginning alone, or none. Some want user and assistant to take
+turns, and some know one call a message. Agents send several messages of a role in a row, several calls in
+a message, and texts behind the results of calls.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
+from typing import Any
+
+from tokenizer_svc.templates.habits import THOUGHT_FIELDS
+from tokenizer_svc.templates.tools_as_text import Message, joined
+
+
+def systems_first(messages: Sequence[Mapping[str, Any]], takes_systems: bool = True) -> list[Message]:
+    """The first system messages become one, and later ones the user's, marked as Claude Code marks such.
+
+    `takes_systems`: otherwise the first ones become the user's, too.
+    """
+    first = list(takewhile(lambda message: message["role"] == "system", messages))
+    found: list[Message] = []
+    if first:
+        content = joined("\n\n", *(message["content"] for message in first))
+        found.append({"role": "system" if takes_systems else "user", "content": content})
+    for message in messages[len(first) :]:
+        if message["role"] == "system":
+            content = joined("\n", "<system-reminder>", message["content"], "</system-reminder>")
+            message = {"role": "user", "content": content}
+        found.append(dict(message))
+    return found
+
+
+def in_turns(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """The user begins, and messages of user or assistant in a row become one.
+
+    What the user says behind a result becomes part of it.
+    """
+    found: list[Message] = []
+    for message in messages:
+        if message["role"] == "assistant" and (not found or found[-1]["role"] == "system"):
+            found.append({"role": "user", "content": ""})
+        if found and _goes_on(found[-1], message):
+            found[-1] = _one(found[-1], message)
+        else:
+            found.append(dict(message))
+    return found
+
+
+def one_call_each(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """A message for each call, with its result behind it. Results may have images: they keep their order."""
+    found: list[Message] = []
+    said: Mapping[str, Any] = {}
+    waiting: list[Mapping[str, Any]] = []
+
+    def tell(call: Mapping[str, Any]) -> None:
+        nonlocal said
+        waiting.remove(call)
+        found.append({**said, "tool_calls": [call]})
+        said = {"role": "assistant", "content": None}
+
+    for message in messages:
+        if message["role"] != "tool":
+            while waiting:
+                tell(waiting[0])
+        elif waiting:
+            id_ = message.get("tool_call_id")
+            tell(next((call for call in waiting if call["id"] == id_), waiting[0]))
+        calls = message.get("tool_calls", ())
+        if len(calls) > 1:
+            said, waiting = message, list(calls)
+        else:
+            found.append(dict(message))
+    while waiting:
+        tell(waiting[0])
+    return found
+
+
+def _goes_on(before: Message, message: Mapping[str, Any]) -> bool:
+    """Whether a message becomes part of the one before."""
+    match before["role"], message["role"]:
+        case "user", "user":
+            return True
+        case "tool", "user":
+            return isinstance(message["content"], str)  # templates show no images there
+        case "assistant", "assistant":
+            return "tool_calls" not in before
+    return False
+
+
+def _one(before: Message, message: Mapping[str, Any]) -> Message:
+    both = [name for name in ("content", *THOUGHT_FIELDS) if name in before and name in message]
+    return {**message, **before, **{name: joined("\n\n", before[name], message[name]) for name in both}}

@@ -1,0 +1,204 @@
+"""The processes that render a model's chat template, as their owner sees them.
+
+A template is a program that came with the model, and a conversation comes from anywhere. Together they may
+loop for ever or fill the memory, and nothing within a process can stop that. So `render_main.py` renders in a
+process of its own, with bounds on its memory and time.
+
+Each process renders one conversation at a time, for tenants in turns. The first process gives a conversation
+`QUICK_SECONDS`. What takes longer goes to a second process, which is started for the first such conversation.
+So a slow conversation makes those of other tenants wait for a moment, and not for all the time that it may
+have.
+
+Both ways a message is its length (4 bytes, little-endian) and an object of JSON.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import signal
+import struct
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from ops.runtime.turns import Turns
+from tokenizer_svc.bounds import environment
+from tokenizer_svc.errors import InvalidRequestError, ModelDirectoryError
+from tokenizer_svc.templates.template import USUAL, Rendering
+from tokenizer_svc.templates.tools_as_text import Spelling
+
+CPU_SECONDS = 2.0
+"""Processor time for one conversation. A long one takes some milliseconds."""
+QUICK_SECONDS = 0.1
+"""Processor time for one conversation in the process where most of them are rendered."""
+WALL_SECONDS = 30.0
+"""A process that takes longer than this for one conversation hangs: its bound on time is far less."""
+QUICK_WALL_SECONDS = 3.0
+"""The same of that process."""
+EXIT_SECONDS = 1.0
+"""Time for a process to be gone that has closed its pipe."""
+HEADER = struct.Struct("<I")
+
+log = logging.getLogger(__name__)
+
+
+class Renderer:
+    """A chat template that is rendered elsewhere."""
+
+    def __init__(
+        self,
+        source: str,
+        variables: Mapping[str, str],
+        seconds: float = CPU_SECONDS,
+        tool_source: str | None = None,
+        takes_templates: bool = False,
+        spelling: Spelling | None = None,
+    ) -> None:
+        """`variables`: what the template sees besides the conversation, such as bos_token.
+
+        `seconds`: of processor time for one conversation. `tool_source`: the template of conversations with
+        functions; None: the same. `takes_templates`: a conversation may bring a template of its own.
+        `spelling`: see `ChatTemplate`.
+        """
+        self._takes_templates = takes_templates
+        template = {
+            "source": source,
+            "tool_source": tool_source,
+            "variables": dict(variables),
+            "seconds": seconds,
+            "spelling": None if spelling is None else asdict(spelling),
+        }
+        self._quick = _Lane(template, min(QUICK_SECONDS, seconds), QUICK_WALL_SECONDS)
+        self._slow = _Lane(template, seconds, WALL_SECONDS)
+
+    async def start(self) -> None:
+        """Start the first process. Raises `ModelDirectoryError` if the template does not compile."""
+        await self._quick.start()
+
+    async def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        arguments: Mapping[str, Any],
+        tools: Sequence[Any] = (),
+        tenant: str = "",
+        rendering: Rendering = USUAL,
+    ) -> str:
+        """See `ChatTemplate.render`. Too much time or memory raises `InvalidRequestError`, too.
+
+        `tenant`: on whose behalf it is rendered. Tenants take turns.
+        """
+        if rendering.template and not self._takes_templates:
+            what = "this deployment takes no chat templates of clients (QUIRE_CLIENT_TEMPLATES)"
+            raise InvalidRequestError("chat_template", what)
+        question: dict[str, Any] = {"messages": messages, "arguments": arguments, "tools": tools}
+        if rendering is not USUAL:
+            question["rendering"] = asdict(rendering)
+        answer = await self._quick.ask(question, tenant)
+        if answer.get("slow"):
+            answer = await self._slow.ask(question, tenant)
+        if "error" in answer:
+            raise InvalidRequestError(answer["param"], answer["error"])
+        return str(answer["text"])
+
+    async def close(self) -> None:
+        """End the processes."""
+        await self._quick.close()
+        await self._slow.close()
+
+
+class _Lane:
+    """A process, which is started when it is needed, and the turns at it."""
+
+    def __init__(self, template: Mapping[str, Any], seconds: float, wall_seconds: float) -> None:
+        """`seconds`: of processor time for one conversation. `wall_seconds`: who needs more of them hangs."""
+        self._template, self._seconds, self._wall_seconds = template, seconds, wall_seconds
+        self.process: asyncio.subprocess.Process | None = None
+        self._turns = Turns()
+        self._busy = asyncio.Lock()
+        self._exchanges: set[asyncio.Task[dict[str, Any]]] = set()
+
+    async def ask(self, question: Mapping[str, Any], tenant: str) -> dict[str, Any]:
+        """The answer of the process. It is marked as `slow` if time was what it lacked."""
+        async with self._turns.turn(tenant):
+            exchange = asyncio.ensure_future(self._exchange({**question, "seconds": self._seconds}))
+            # A caller may leave; then the answer is read all the same, before the next exchange.
+            self._exchanges.add(exchange)
+            exchange.add_done_callback(self._exchanges.discard)
+            return await asyncio.shield(exchange)
+
+    async def close(self) -> None:
+        """End the process."""
+        for exchange in self._exchanges:
+            exchange.cancel()
+        await self._end()
+
+    async def _exchange(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        failure = {"param": "messages", "error": "the model's chat template does not get through this"}
+        async with self._busy:
+            # If somebody else ended the process, another one can answer; if the question did, none can.
+            for _ in range(2):
+                try:
+                    if self.process is None:
+                        await self.start()
+                    async with asyncio.timeout(self._wall_seconds):
+                        return await self._ask(question)
+                except TimeoutError:
+                    await self._end()
+                    return {**failure, "slow": True}
+                except (OSError, EOFError):
+                    if await self._end(EXIT_SECONDS) == -signal.SIGPROF:  # it was out of time: see `Bounded`
+                        return {**failure, "slow": True}
+                    log.warning("the process that renders the chat template has ended")
+                except BaseException:
+                    await self._end()  # there may be half a message in the pipes
+                    raise
+            return failure
+
+    async def start(self) -> None:
+        """Start the process. Raises `ModelDirectoryError` if the template does not compile within bounds."""
+        self.process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "tokenizer_svc.templates.render_main"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env=environment(),
+        )
+        try:
+            async with asyncio.timeout(WALL_SECONDS):
+                answer = await self._ask(self._template)
+        except (OSError, EOFError, TimeoutError):
+            await self._end()
+            raise ModelDirectoryError("the chat template does not compile: its process ended") from None
+        if "error" in answer:
+            await self._end()
+            raise ModelDirectoryError(answer["error"])
+
+    async def _ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        """Raises `OSError` or `EOFError` if the process ends."""
+        assert self.process is not None
+        stdin, stdout = self.process.stdin, self.process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        if stdin.is_closing():  # uvloop raises RuntimeError at a write
+            raise EOFError
+        body = json.dumps(question).encode()
+        stdin.write(HEADER.pack(len(body)) + body)
+        await stdin.drain()
+        (length,) = HEADER.unpack(await stdout.readexactly(HEADER.size))
+        answer: dict[str, Any] = json.loads(await stdout.readexactly(length))
+        return answer
+
+    async def _end(self, seconds: float = 0.0) -> int | None:
+        """End the process, unless it ends by itself within `seconds`. Returns its exit status, if any."""
+        process, self.process = self.process, None
+        if process is None:
+            return None
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await process.wait()
+        finally:  # also if the caller is cancelled meanwhile
+            if process.returncode is None:
+                process.kill()
+        return await process.wait()
