@@ -18,8 +18,8 @@ class TokenizerSettings(ModelSettings):
     """Most requests that this process serves at once; further ones wait at the door."""
 
     tool_format: str = ""
-    """How the model spells calls of functions: a name in `formats/call_table.py`, which may have a suffix as in
-    `mark_suffix.py`, or `none`. Empty: as its template tells."""
+    """How the model spells calls of functions: a name in `formats/call_table.py`, which may have a suffix as
+    in `formats/mark_suffix.py`, or `none`. Empty: as its template tells."""
 
     reasoning_format: str = ""
     """How the model spells thoughts, as for `tool_format`."""

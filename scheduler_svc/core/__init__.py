@@ -1,6 +1,6 @@
 """All decisions of the scheduler, without I/O and without a clock: requests and results in, plans out.
 
-    asked      request, images, limits (what can ever fit), rolling, suspicion (who may cost workers their lives)
+    asked      request, images, limits (what can ever fit), rolling, suspicion (who may end workers)
     sequences  sequence, beam_search and beam_round, draft_state; batch, those that run on a worker
     queue      waiting, policies, account and shares (of tenants and users), backlog
     memory     blocks, table, prefix, host, unfinished (prefixes that others compute now)

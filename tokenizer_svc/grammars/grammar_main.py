@@ -4,10 +4,8 @@ The process reads the vocabulary once. For each grammar it forks: what takes too
 """
 
 import gc
-import json
 import os
 import signal
-import sys
 import traceback
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import Any
 
 from ops.model_directory.grammars import GrammarError, Vocabulary
 from ops.runtime.lifeline import tie_to_parent
-from tokenizer_svc.bounds import set_bounds
+from tokenizer_svc.bounded import answer, question, set_bounds
 from tokenizer_svc.errors import PanicError
 from tokenizer_svc.formats.formats import ThoughtRules
 from tokenizer_svc.grammars.call_rules import CallRules, Function
@@ -30,11 +28,13 @@ MEMORY = 2**31
 def main() -> None:
     """Read the vocabulary, then compile until the pipe is closed.
 
-    A message is a line of JSON. Each question has one, its answer any number; the last one says how it ended.
+    A question is one message, its answer any number of them; the last one says how it ended.
     """
     set_bounds(MEMORY)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends a child, whatever the library does
-    directory, size, end_tokens = json.loads(sys.stdin.readline())
+    if (first := question()) is None:
+        return
+    directory, size, end_tokens = first
     try:
         vocabulary = Vocabulary(Path(directory), size, end_tokens)
     except GrammarError as error:
@@ -43,27 +43,27 @@ def main() -> None:
         return
     gc.freeze()  # children share what there is, and a collection would write to it
     answer({"ended": 0})
-    for line in sys.stdin:
+    while (asked := question()) is not None:
         if child := os.fork():
             answer({"ended": os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])})
             continue
         tie_to_parent()
         try:
-            compiled(vocabulary, json.loads(line))
+            compiled(vocabulary, asked)
         except BaseException:
             traceback.print_exc()
             os._exit(1)
         os._exit(0)
 
 
-def compiled(vocabulary: Vocabulary, question: dict[str, Any]) -> None:
+def compiled(vocabulary: Vocabulary, asked: dict[str, Any]) -> None:
     """Answer one question, within its `seconds` of processor time: after them SIGPROF ends this process."""
-    seconds = question.pop("seconds")
+    seconds = asked.pop("seconds")
     signal.setitimer(signal.ITIMER_PROF, seconds)
-    found = (each_tried if question["kind"] == "calls" else tried)(vocabulary, **question)
+    found = (each_tried if asked["kind"] == "calls" else tried)(vocabulary, **asked)
     if "rules" in found:
         signal.setitimer(signal.ITIMER_PROF, seconds)
-        found = tried(vocabulary, **question | {"text": found["rules"]})
+        found = tried(vocabulary, **asked | {"text": found["rules"]})
     signal.setitimer(signal.ITIMER_PROF, 0)
     answer(found)
 
@@ -117,10 +117,6 @@ def tried(
     except (GrammarError, PanicError) as error:
         return {"error": str(error)}
     return {"text": grammar}
-
-
-def answer(message: dict[str, Any]) -> None:
-    print(json.dumps(message), flush=True)
 
 
 if __name__ == "__main__":

@@ -2,19 +2,14 @@
 
 A pattern comes from anywhere, and compiling it may take any time or memory. So `grammar_main.py` compiles it
 in a process of its own, within bounds, one at a time, for tenants in turns. The process starts with the
-first grammar. It exchanges lines of JSON with its owner. No token of another answer waits for it: its
-priority is low. What a trial finds is kept by hash (`verdicts.py`), and shared with the other tokenizers of
-the deployment.
+first grammar. No token of another answer waits for it: its priority is low. What a trial finds is kept by
+hash (`verdicts.py`), and shared with the other tokenizers of the deployment.
 """
 
 import asyncio
-import contextlib
 import hashlib
-import json
 import logging
-import os
 import signal
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +18,7 @@ from ops.model_directory.grammars import NICENESS
 from ops.runtime.turns import Turns
 from proto.sampling_pb2 import Grammar
 from proto.tokenizer_pb2 import TextRequest
-from tokenizer_svc.bounds import environment
+from tokenizer_svc.child import Child
 from tokenizer_svc.errors import InvalidRequestError
 from tokenizer_svc.formats.formats import ThoughtRules
 from tokenizer_svc.grammars.call_rules import CallRules
@@ -74,7 +69,7 @@ class Grammars:
         self._first = [str(directory), vocab_size, list(end_tokens)]
         self._end_tokens = end_tokens
         self._basis = (fingerprint, vocab_size, *end_tokens)
-        self._process: asyncio.subprocess.Process | None = None
+        self._child = Child("tokenizer_svc.grammars.grammar_main", _ANSWER_BYTES, NICENESS)
         self._turns = Turns()
         self._trial: asyncio.Task[Verdict] | None = None
         self._own, self._shared = MemoryVerdicts(), shared
@@ -118,7 +113,7 @@ class Grammars:
         if self._trial is not None:
             self._trial.cancel()
             await asyncio.wait([self._trial])
-        await self._end()
+        await self._child.end()
 
     async def _verdict(self, question: dict[str, Any], seconds: float, tenant: str) -> Verdict:
         """What a trial finds, or one like it has found before, here or at another tokenizer."""
@@ -171,16 +166,16 @@ class Grammars:
         for _ in range(2):
             local = True
             try:
-                if self._process is None and (problem := await self._start()):
+                if self._child.process is None and (problem := await self._start()):
                     return Verdict(reason=problem[:MOST_REASON], granted=seconds, local=True)
                 answer = await self._ask(question, WALL_SECONDS)
             except TimeoutError:
-                await self._end()
+                await self._child.end()
                 break
             except (OSError, EOFError, ValueError):  # it has ended, perhaps in the middle of a line
-                await self._end()
+                await self._child.end()
             except BaseException:
-                await self._end()  # there may be half a message in the pipes
+                await self._child.end()  # there may be half a message in the pipes
                 raise
             else:
                 if "text" in answer:
@@ -201,18 +196,10 @@ class Grammars:
 
     async def _start(self) -> str:
         """Start the process. Returns why the model takes no grammars, or nothing if it does."""
-        self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tokenizer_svc.grammars.grammar_main"),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            limit=_ANSWER_BYTES,
-            env=environment(),
-        )
-        with contextlib.suppress(OSError):  # a sandbox may forbid it
-            os.setpriority(os.PRIO_PROCESS, self._process.pid, NICENESS)
+        await self._child.start()
         answer = await self._ask(self._first, START_SECONDS)
         if "error" in answer:
-            await self._end()
+            await self._child.end()
             return str(answer["error"])
         return ""
 
@@ -225,26 +212,9 @@ class Grammars:
 
         Raises `OSError`, `EOFError` or `ValueError` if the process ends, and `TimeoutError`.
         """
-        assert self._process is not None
-        stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None
-        assert stdout is not None
-        if stdin.is_closing():  # uvloop raises RuntimeError at a write
-            raise EOFError
         async with asyncio.timeout(seconds):
-            stdin.write(json.dumps(question).encode() + b"\n")
-            await stdin.drain()
+            await self._child.send(question)
             answer: dict[str, Any] = {}
             while "ended" not in answer:
-                line = await stdout.readline()
-                if not line.endswith(b"\n"):
-                    raise EOFError
-                answer |= json.loads(line)
+                answer |= await self._child.receive()
             return answer
-
-    async def _end(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            if process.returncode is None:
-                process.kill()
-            await process.wait()

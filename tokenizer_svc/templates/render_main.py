@@ -3,16 +3,13 @@
 See `renderer.py`.
 """
 
-import json
 import signal
-import sys
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any, BinaryIO
+from typing import Any
 
-from tokenizer_svc.bounds import set_bounds
+from tokenizer_svc.bounded import answer, question, set_bounds
 from tokenizer_svc.errors import InvalidRequestError, ModelDirectoryError
-from tokenizer_svc.templates.renderer import HEADER
 from tokenizer_svc.templates.template import USUAL, ChatTemplate, Rendering
 from tokenizer_svc.templates.tools_as_text import Spelling
 
@@ -57,16 +54,14 @@ class Bounded:
 def main() -> None:
     """Compile the template, then render until the pipe is closed."""
     set_bounds(MEMORY)
-    questions, answers = sys.stdin.buffer, sys.stdout.buffer
-    first = read(questions)
-    if first is None:
+    if (first := question()) is None:
         return
     spelling = None if first["spelling"] is None else Spelling(**first["spelling"])
     bounded, templates = Bounded(), Templates(first["variables"], spelling)
     own = first["source"], first["tool_source"]
-    write(answers, tried(bounded, first["seconds"], lambda: templates.set_own(*own)))
-    while (question := read(questions)) is not None:
-        write(answers, tried(bounded, question["seconds"], lambda: templates.rendered(question)))
+    answer(tried(bounded, first["seconds"], lambda: templates.set_own(*own)))
+    while (asked := question()) is not None:
+        answer(tried(bounded, asked["seconds"], lambda: templates.rendered(asked)))
 
 
 def tried(bounded: Bounded, seconds: float, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -123,21 +118,6 @@ class Templates:
 
     def _compiled(self, source: str) -> ChatTemplate:
         return ChatTemplate(source, self._variables, self._spelling)
-
-
-def read(stream: BinaryIO) -> dict[str, Any] | None:
-    """The next message; None once the pipe is closed."""
-    header = stream.read(HEADER.size)
-    if len(header) < HEADER.size:
-        return None
-    message: dict[str, Any] = json.loads(stream.read(*HEADER.unpack(header)))
-    return message
-
-
-def write(stream: BinaryIO, message: dict[str, Any]) -> None:
-    body = json.dumps(message).encode()
-    stream.write(HEADER.pack(len(body)) + body)
-    stream.flush()
 
 
 if __name__ == "__main__":

@@ -8,23 +8,17 @@ Each process renders one conversation at a time, for tenants in turns. The first
 `QUICK_SECONDS`. What takes longer goes to a second process, which is started for the first such conversation.
 So a slow conversation makes those of other tenants wait for a moment, and not for all the time that it may
 have.
-
-Both ways a message is its length (4 bytes, little-endian) and an object of JSON.
 """
 
 import asyncio
-import contextlib
-import json
 import logging
 import signal
-import struct
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from ops.runtime.turns import Turns
-from tokenizer_svc.bounds import environment
+from tokenizer_svc.child import Child
 from tokenizer_svc.errors import InvalidRequestError, ModelDirectoryError
 from tokenizer_svc.templates.template import USUAL, Rendering
 from tokenizer_svc.templates.tools_as_text import Spelling
@@ -39,7 +33,8 @@ QUICK_WALL_SECONDS = 3.0
 """The same of that process."""
 EXIT_SECONDS = 1.0
 """Time for a process to be gone that has closed its pipe."""
-HEADER = struct.Struct("<I")
+ANSWER_BYTES = 2**26
+"""Of one text as JSON. A template renders 4 million characters at most."""
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +109,7 @@ class _Lane:
     def __init__(self, template: Mapping[str, Any], seconds: float, wall_seconds: float) -> None:
         """`seconds`: of processor time for one conversation. `wall_seconds`: who needs more of them hangs."""
         self._template, self._seconds, self._wall_seconds = template, seconds, wall_seconds
-        self.process: asyncio.subprocess.Process | None = None
+        self.child = Child("tokenizer_svc.templates.render_main", ANSWER_BYTES)
         self._turns = Turns()
         self._busy = asyncio.Lock()
         self._exchanges: set[asyncio.Task[dict[str, Any]]] = set()
@@ -132,7 +127,7 @@ class _Lane:
         """End the process."""
         for exchange in self._exchanges:
             exchange.cancel()
-        await self._end()
+        await self.child.end()
 
     async def _exchange(self, question: Mapping[str, Any]) -> dict[str, Any]:
         failure = {"param": "messages", "error": "the model's chat template does not get through this"}
@@ -140,65 +135,33 @@ class _Lane:
             # If somebody else ended the process, another one can answer; if the question did, none can.
             for _ in range(2):
                 try:
-                    if self.process is None:
+                    if self.child.process is None:
                         await self.start()
                     async with asyncio.timeout(self._wall_seconds):
-                        return await self._ask(question)
+                        await self.child.send(question)
+                        return await self.child.receive()
                 except TimeoutError:
-                    await self._end()
+                    await self.child.end()
                     return {**failure, "slow": True}
-                except (OSError, EOFError):
-                    if await self._end(EXIT_SECONDS) == -signal.SIGPROF:  # it was out of time: see `Bounded`
+                except (OSError, EOFError, ValueError):
+                    if await self.child.end(EXIT_SECONDS) == -signal.SIGPROF:  # out of time: see `Bounded`
                         return {**failure, "slow": True}
                     log.warning("the process that renders the chat template has ended")
                 except BaseException:
-                    await self._end()  # there may be half a message in the pipes
+                    await self.child.end()  # there may be half a message in the pipes
                     raise
             return failure
 
     async def start(self) -> None:
         """Start the process. Raises `ModelDirectoryError` if the template does not compile within bounds."""
-        self.process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tokenizer_svc.templates.render_main"),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            env=environment(),
-        )
+        await self.child.start()
         try:
             async with asyncio.timeout(WALL_SECONDS):
-                answer = await self._ask(self._template)
-        except (OSError, EOFError, TimeoutError):
-            await self._end()
+                await self.child.send(self._template)
+                answer = await self.child.receive()
+        except (OSError, EOFError, ValueError, TimeoutError):
+            await self.child.end()
             raise ModelDirectoryError("the chat template does not compile: its process ended") from None
         if "error" in answer:
-            await self._end()
+            await self.child.end()
             raise ModelDirectoryError(answer["error"])
-
-    async def _ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        """Raises `OSError` or `EOFError` if the process ends."""
-        assert self.process is not None
-        stdin, stdout = self.process.stdin, self.process.stdout
-        assert stdin is not None
-        assert stdout is not None
-        if stdin.is_closing():  # uvloop raises RuntimeError at a write
-            raise EOFError
-        body = json.dumps(question).encode()
-        stdin.write(HEADER.pack(len(body)) + body)
-        await stdin.drain()
-        (length,) = HEADER.unpack(await stdout.readexactly(HEADER.size))
-        answer: dict[str, Any] = json.loads(await stdout.readexactly(length))
-        return answer
-
-    async def _end(self, seconds: float = 0.0) -> int | None:
-        """End the process, unless it ends by itself within `seconds`. Returns its exit status, if any."""
-        process, self.process = self.process, None
-        if process is None:
-            return None
-        try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await process.wait()
-        finally:  # also if the caller is cancelled meanwhile
-            if process.returncode is None:
-                process.kill()
-        return await process.wait()

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.tokenizer_svc.test_images import FakeStore, ask, message, png
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers.models.smolvlm.processing_smolvlm import DEFAULT_CHAT_TEMPLATE, get_image_prompt_string
 
 from tests.unit.tokenizer_svc.conftest import save
+from tests.unit.tokenizer_svc.model.test_images import FakeStore, ask, message, png
 from tokenizer_svc.errors import ModelDirectoryError
 from tokenizer_svc.model.images import ImageSizes
 from tokenizer_svc.model.tokenizer import TextModel

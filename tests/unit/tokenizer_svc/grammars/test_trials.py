@@ -119,14 +119,14 @@ BAD: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.timeout(60)
 async def test_a_malformed_one_is_told_where_it_is_wrong(grammars: Grammars) -> None:
     await grammars.grammar_of(request(regex="a"))
-    process = grammars._process
+    process = grammars._child.process
     for shape, said in BAD:
         with pytest.raises(InvalidRequestError) as refused:
             await grammars.grammar_of(request(**shape))
         assert refused.value.param == "guided"
         assert said in str(refused.value), shape
         assert len(str(refused.value)) <= 1000
-    assert grammars._process is process
+    assert grammars._child.process is process
 
 
 HOSTILE: list[dict[str, Any]] = [
@@ -165,8 +165,8 @@ async def test_a_hostile_one_takes_a_bounded_time_and_nobody_else_waits(grammars
 
 def _seconds(grammars: Grammars) -> float:
     """Processor time of the process and of the children that have ended."""
-    assert grammars._process is not None
-    return sum(psutil.Process(grammars._process.pid).cpu_times()[:4])
+    assert grammars._child.process is not None
+    return sum(psutil.Process(grammars._child.process.pid).cpu_times()[:4])
 
 
 @pytest.mark.timeout(120)
@@ -190,12 +190,12 @@ async def test_one_that_computes_for_too_long_is_ended(
 ) -> None:
     """The library does not return to Python, so the child ends. An answer that has begun gets more time."""
     await grammars.grammar_of(request(regex="a"))
-    process = grammars._process
+    process = grammars._child.process
     monkeypatch.setattr(module, "COMPILE_SECONDS", 0.02)
     with pytest.raises(InvalidRequestError, match=r"more than 0.02 s"):
         await grammars.grammar_of(request(**HOSTILE[0]))
     monkeypatch.undo()
-    assert grammars._process is process, "the next one does not wait for another process to start"
+    assert grammars._child.process is process, "the next one does not wait for another process to start"
     resumed = request(**schema({"type": "object", "properties": {f"q{i}": {} for i in range(200)}}))
     resumed.resumed.append(TextSoFar(index=0, token_ids=[5]))
     assert (await grammars.grammar_of(resumed)).text
@@ -345,11 +345,11 @@ async def test_a_function_that_cannot_be_spelled_is_left_out_beside_others(gramm
 @pytest.mark.timeout(60)
 async def test_an_equal_one_is_compiled_once(grammars: Grammars) -> None:
     first = await grammars.grammar_of(request(regex="a+"))
-    process, grammars._process = grammars._process, None
+    process, grammars._child.process = grammars._child.process, None
     try:
         assert await grammars.grammar_of(request(regex="a+")) == first
     finally:
-        grammars._process = process
+        grammars._child.process = process
 
 
 @pytest.mark.timeout(60)
@@ -357,13 +357,13 @@ async def test_the_process_begins_late_has_no_secrets_and_is_replaced(
     grammars: Grammars, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "secret")
-    assert grammars._process is None, "who asks for no grammar pays for no process"
+    assert grammars._child.process is None, "who asks for no grammar pays for no process"
     await grammars.grammar_of(request(regex="a"))
-    assert grammars._process is not None
-    started = psutil.Process(grammars._process.pid)
+    assert grammars._child.process is not None
+    started = psutil.Process(grammars._child.process.pid)
     assert "HF_TOKEN" not in started.environ()
     assert started.nice() == NICENESS
-    os.kill(grammars._process.pid, signal.SIGKILL)
+    os.kill(grammars._child.process.pid, signal.SIGKILL)
     assert (await grammars.grammar_of(request(regex="b"))).text
 
 
@@ -372,7 +372,7 @@ def test_one_that_has_been_dead_for_a_while_is_replaced_in_the_loop_of_the_servi
     async def ask() -> None:
         grammars = Grammars(SHIPPED_MODEL, 4096, [END])
         await grammars.grammar_of(request(regex="a"))
-        process = grammars._process
+        process = grammars._child.process
         assert process is not None
         assert process.stdin is not None
         process.kill()
@@ -390,7 +390,7 @@ async def test_a_child_that_somebody_kills_is_replaced(
 ) -> None:
     monkeypatch.setattr(module, "COMPILE_SECONDS", 60.0)
     await grammars.grammar_of(request(regex="a"))
-    process = grammars._process
+    process = grammars._child.process
     assert process is not None
     killed = set()
 
@@ -407,7 +407,7 @@ async def test_a_child_that_somebody_kills_is_replaced(
         await grammars.grammar_of(request(grammar=SLOWER_AND_SLOWER))
     killer.cancel()
     assert len(killed) == 2, "one more try"
-    assert grammars._process is process
+    assert grammars._child.process is process
     assert (await grammars.grammar_of(request(regex="b"))).text
 
 
@@ -467,7 +467,7 @@ async def test_what_one_tokenizer_has_tried_no_other_tries(
             assert await text_of(each, request(**shape)) == found, "it keeps what it has found"
     assert "0.02 s" in found
     assert (first.trials, second.trials) == (3, 0)
-    assert second._process is None, "it has not even started the process"
+    assert second._child.process is None, "it has not even started the process"
     await first.close()
 
 
@@ -621,7 +621,7 @@ async def test_a_schema_beside_calls_may_be_without_white_space(grammars: Gramma
 @pytest.mark.timeout(60)
 async def test_a_callers_leaving_does_not_mix_up_answers(grammars: Grammars) -> None:
     await grammars.grammar_of(request(regex="a"))
-    process, trial = grammars._process, grammars._trial
+    process, trial = grammars._child.process, grammars._trial
     first = asyncio.ensure_future(grammars.grammar_of(request(**HOSTILE[0])))
     while grammars._trial is trial:
         await asyncio.sleep(0)
@@ -629,7 +629,7 @@ async def test_a_callers_leaving_does_not_mix_up_answers(grammars: Grammars) -> 
     began = time.monotonic()
     assert "start: /xyz/" in (await grammars.grammar_of(request(regex="xyz"))).text
     assert time.monotonic() - began < module.WALL_SECONDS
-    assert grammars._process is process, "the next one does not wait for another process to start"
+    assert grammars._child.process is process, "the next one does not wait for another process to start"
 
 
 @pytest.mark.timeout(60)

@@ -57,7 +57,7 @@ STUBBORN = "{{ ([messages] * 3000000) | sum(start=[]) | length }}"
 async def test_code_in_c_that_does_not_stop_ends_its_process(caplog: pytest.LogCaptureFixture) -> None:
     source = "{% if messages[0].content == 'hi' %}" + STUBBORN + "{% else %}well{% endif %}"
     async with started(source) as renderer:
-        first = renderer._quick.process
+        first = renderer._quick.child.process
         renderer._quick._wall_seconds = renderer._slow._wall_seconds = 3600  # so nothing else ends them
         async with asyncio.timeout(60):
             with pytest.raises(InvalidRequestError, match="does not get through"):
@@ -66,19 +66,6 @@ async def test_code_in_c_that_does_not_stop_ends_its_process(caplog: pytest.LogC
         assert first is not None
         assert first.returncode == -signal.SIGPROF
     assert not caplog.records
-
-
-async def test_a_process_whose_end_nobody_waits_for_ends() -> None:
-    """As when the server stops just then."""
-    process = await asyncio.create_subprocess_exec("sleep", "600")
-    lane = module._Lane({}, 1, 1)
-    lane.process = process
-    ending = asyncio.ensure_future(lane._end(600))
-    await asyncio.sleep(0)
-    ending.cancel()
-    async with asyncio.timeout(60):
-        assert await process.wait() == -signal.SIGKILL
-    assert ending.cancelled()
 
 
 @pytest.mark.timeout(60)
@@ -97,7 +84,7 @@ async def test_every_bomb_is_one_line_and_no_process_is_large() -> None:
             assert "\n" not in str(refused)
             assert len(str(refused)) < 600
         assert await renderer.render(HI, {}) == "hi"
-        process = psutil.Process(renderer._quick.process.pid)
+        process = psutil.Process(renderer._quick.child.process.pid)
         assert process.memory_info().vms <= 2**30
 
 
@@ -116,28 +103,27 @@ async def test_a_template_that_does_not_compile_is_one_line(name: str) -> None:
         await renderer.start()
     assert "chat template" in str(refused.value)
     assert "\n" not in str(refused.value)
-    assert renderer._quick.process is None
+    assert renderer._quick.child.process is None
 
 
 async def test_its_process_has_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUIRE_REDIS_URL", "redis://:secret@127.0.0.1")
     monkeypatch.setenv("HF_TOKEN", "secret")
     async with started("x") as renderer:
-        assert (
-            not {"QUIRE_REDIS_URL", "HF_TOKEN"} & psutil.Process(renderer._quick.process.pid).environ().keys()
-        )
+        environment = psutil.Process(renderer._quick.child.process.pid).environ()
+    assert not {"QUIRE_REDIS_URL", "HF_TOKEN"} & environment.keys()
 
 
 async def test_one_that_is_killed_is_replaced_and_the_question_asked_again() -> None:
     async with started("{{ bos_token }}{{ messages[0].content }}") as renderer:
-        os.kill(renderer._quick.process.pid, signal.SIGKILL)
+        os.kill(renderer._quick.child.process.pid, signal.SIGKILL)
         assert await renderer.render(HI, {}) == "<s>hi"
 
 
 def test_one_that_has_been_dead_for_a_while_is_replaced_in_the_loop_of_the_services() -> None:
     async def ask() -> str:
         async with started("{{ messages[0].content }}") as renderer:
-            process = renderer._quick.process
+            process = renderer._quick.child.process
             os.kill(process.pid, signal.SIGKILL)
             while not process.stdin.is_closing():
                 await asyncio.sleep(0.001)
@@ -149,9 +135,9 @@ def test_one_that_has_been_dead_for_a_while_is_replaced_in_the_loop_of_the_servi
 async def test_one_that_hangs_is_ended_and_the_second_asked() -> None:
     async with started("{{ messages[0].content }}") as renderer:
         renderer._quick._wall_seconds = 0.1
-        os.kill(renderer._quick.process.pid, signal.SIGSTOP)
+        os.kill(renderer._quick.child.process.pid, signal.SIGSTOP)
         assert await renderer.render(HI, {}) == "hi"
-        os.kill(renderer._slow.process.pid, signal.SIGSTOP)
+        os.kill(renderer._slow.child.process.pid, signal.SIGSTOP)
         renderer._quick._wall_seconds, renderer._slow._wall_seconds = 0.0, 0.1
         with pytest.raises(InvalidRequestError, match="does not get through"):
             await renderer.render(HI, {})
@@ -166,11 +152,11 @@ LOOPS = "{% if messages[0].content == 'slow' %}" + BOMBS["loops"] + "{% endif %}
 async def test_a_second_process_is_there_once_something_is_slow() -> None:
     async with started(LOOPS) as renderer:
         assert await renderer.render(HI, {}) == "hi"
-        assert renderer._slow.process is None
+        assert renderer._slow.child.process is None
         with pytest.raises(InvalidRequestError, match="more than"):
             await renderer.render(SLOW, {})
-        assert renderer._slow.process is not None
-        processes = [psutil.Process(lane.process.pid) for lane in (renderer._quick, renderer._slow)]
+        assert renderer._slow.child.process is not None
+        processes = [psutil.Process(lane.child.process.pid) for lane in (renderer._quick, renderer._slow)]
     assert not any(process.is_running() for process in processes)
 
 
@@ -180,7 +166,7 @@ async def test_what_takes_longer_than_a_moment_is_rendered_all_the_same() -> Non
     renderer._quick._seconds = 0.001
     await renderer.start()
     assert await renderer.render(HI, {}) == "done"
-    assert renderer._slow.process is not None
+    assert renderer._slow.child.process is not None
     await renderer.close()
 
 
@@ -227,7 +213,7 @@ async def test_a_caller_that_leaves_does_not_get_its_answer_to_another() -> None
 
 async def test_its_process_ends_with_it() -> None:
     async with started("x") as renderer:
-        process = psutil.Process(renderer._quick.process.pid)
+        process = psutil.Process(renderer._quick.child.process.pid)
     deadline = time.monotonic() + 10
     while process.is_running() and time.monotonic() < deadline:
         await asyncio.sleep(0.01)

@@ -1,17 +1,12 @@
-"""What the processes have in common that a tokenizer starts for work that may take any time or memory."""
+"""What every process does that a tokenizer starts for work of any time or memory; see `child.py`."""
 
-import os
+import json
 import resource
 import signal
+import sys
+from typing import Any
 
 from ops.runtime.lifeline import tie_to_parent
-
-_KEPT = ("PATH", "PYTHONPATH", "PYTHONSAFEPATH", "PYTHONHOME", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH")
-
-
-def environment() -> dict[str, str]:
-    """What such a process gets of the environment: no password and no token."""
-    return {name: os.environ[name] for name in _KEPT if name in os.environ}
 
 
 def set_bounds(memory: int) -> None:
@@ -27,3 +22,14 @@ def set_bounds(memory: int) -> None:
         memory = min(memory, most)
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def question() -> Any | None:
+    """The owner's next message; None once the pipe is closed."""
+    line = sys.stdin.buffer.readline()
+    return json.loads(line) if line else None
+
+
+def answer(message: dict[str, Any]) -> None:
+    """Send a message to the owner."""
+    print(json.dumps(message), flush=True)

@@ -13,7 +13,7 @@ def test_it_has_no_more_memory_than_its_owner(owner: str, memory: int) -> None:
     code = f"""
 import resource
 resource.setrlimit(resource.RLIMIT_AS, ({owner}, {owner}))
-from tokenizer_svc.bounds import set_bounds
+from tokenizer_svc.bounded import set_bounds
 set_bounds({1024 * MEBIBYTE})
 print(*resource.getrlimit(resource.RLIMIT_AS))
 """
