@@ -14,8 +14,8 @@ from redis.exceptions import RedisError
 from ops.cli.arguments import add_command
 from ops.launcher.deployments import recorded
 from ops.launcher.leases import Leases
-from ops.runtime.address import without_password
 from ops.runtime.settings import named_redis, stream_prefix
+from proto.redis_url import without_password
 from proto.rpc import Lease
 from scheduler_svc.recording.recordings import files_of
 

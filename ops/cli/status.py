@@ -13,11 +13,11 @@ from ops.cli.arguments import add_command
 from ops.cli.load import Load, in_words, load_of
 from ops.launcher.deployments import Deployment, recorded
 from ops.launcher.leases import Leases
-from ops.runtime.address import without_password
 from ops.runtime.metric_names import BY_NAME
 from ops.runtime.metrics import parse
 from ops.runtime.metrics_store import MetricsStore
 from ops.runtime.settings import named_redis, stream_prefix
+from proto.redis_url import without_password
 from proto.rpc import BusAway, Lease
 from proto.rpc.line import Line
 

@@ -1,7 +1,6 @@
-"""The address that a gateway listens on, and the URL at which it is reached; URLs as they may be shown."""
+"""The address that a gateway listens on, and the URL at which it is reached."""
 
 import ipaddress
-import re
 import socket
 
 ANY = ("0.0.0.0", "::")
@@ -56,8 +55,3 @@ def _bound(host: str, port: int, share: bool) -> socket.socket:
         bound.close()
         raise
     return bound
-
-
-def without_password(url: str) -> str:
-    """The URL without its password, so that it can be shown."""
-    return re.sub(r"(//[^/@:]*):.*@", r"\1:***@", url)

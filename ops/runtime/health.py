@@ -24,6 +24,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import hiredis
 
+from proto.redis_url import Sentinels, at
+
 SERVICES = ("gateway", "tokenizer", "scheduler", "worker")
 TIMEOUT = 3.0
 """Seconds for each answer of Redis, and for the gateway's."""
@@ -82,6 +84,8 @@ def _url(environment: Mapping[str, str]) -> str:
 
 def _server_of(command: Command, url: str, ca_file: str | None) -> socket.socket:
     """A connection to the server that carries out a command. In a cluster it may not be the URL's."""
+    sentinels = Sentinels.of(url)
+    url = url if sentinels is None else _primary(sentinels, ca_file)
     redis = _connect(url, ca_file)
     try:
         _execute(redis, command)
@@ -90,16 +94,22 @@ def _server_of(command: Command, url: str, ca_file: str | None) -> socket.socket
         kind, _, place = str(error).partition(" ")
         if not (isinstance(error, hiredis.ReplyError) and kind == "MOVED"):
             raise
-        return _connect(_at(url, place.partition(" ")[2]), ca_file)
+        host, _, port = place.partition(" ")[2].rpartition(":")
+        return _connect(at(url, host or urlsplit(url).hostname or "", port), ca_file)
     return redis
 
 
-def _at(url: str, place: str) -> str:
-    """The URL with another `host:port`; see `proto/rpc/place.py`, which takes a while to import."""
-    parts, (host, _, port) = urlsplit(url), place.rpartition(":")
-    host = host or parts.hostname or ""
-    user = parts.netloc[: parts.netloc.rfind("@") + 1]
-    return parts._replace(netloc=f"{user}[{host}]:{port}" if ":" in host else f"{user}{host}:{port}").geturl()
+def _primary(sentinels: Sentinels, ca_file: str | None) -> str:
+    """The primary's URL, as the first of the Sentinels has it that answers. Raises as `_execute`."""
+    problem: Exception = OSError(f"no Sentinel knows {sentinels.name!r}")
+    for url in sentinels.urls:
+        try:
+            with closing(_connect(url, ca_file)) as sentinel:
+                if found := sentinels.primary(_execute(sentinel, sentinels.question)[0]):
+                    return found
+        except (OSError, hiredis.HiredisError) as error:
+            problem = error
+    raise problem
 
 
 def _connect(url: str, ca_file: str | None) -> socket.socket:

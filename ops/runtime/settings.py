@@ -15,6 +15,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from redis.asyncio.connection import parse_url
 
 from ops.runtime.errors import UsageError
+from proto.redis_url import Sentinels
 
 REDIS_URL = "QUIRE_REDIS_URL"
 _NO_URL = (
@@ -81,7 +82,7 @@ class ProcessSettings(BaseSettings):
             values["redis_url"] = _read("QUIRE_REDIS_URL_FILE", Path(path))
         if path := values.get("redis_ca_file"):
             url = values.get("redis_url", "")
-            if not url.startswith("rediss://"):
+            if not url.startswith(("rediss://", "rediss+sentinel://")):
                 raise ValueError(
                     "QUIRE_REDIS_CA_FILE is for a Redis over TLS, whose URL begins with rediss://"
                 )
@@ -97,12 +98,14 @@ class ProcessSettings(BaseSettings):
     @classmethod
     def _check_url(cls, url: str) -> str:
         try:
-            parse_url(url)
-            parts = urlsplit(url)
+            sentinels = Sentinels.of(url)
+            server = url if sentinels is None else sentinels.server
+            parse_url(server)
+            parts = urlsplit(server)
         except (ValueError, TypeError):
             raise ValueError(_NO_URL) from None
         # A fragment, and an @ behind the host, are of a password that was not quoted.
-        own = url.startswith(("redis://", "rediss://", "unix://"))
+        own = server.startswith(("redis://", "rediss://", "unix://"))
         if not own or parts.fragment or (parts.scheme != "unix" and "@" in parts.path):
             raise ValueError(_NO_URL)
         return url

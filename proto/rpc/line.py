@@ -38,7 +38,7 @@ class Line:
 
     async def _connect(self) -> Connection:
         try:
-            return await Connection.open(self._place.url)
+            return await Connection.open(await self._place.find())
         except BusAway:
             self._place.lost()
             raise

@@ -49,6 +49,15 @@ def test_certificates_are_part_of_the_url(tmp_path: Path, monkeypatch: pytest.Mo
     assert ProcessSettings.from_environment().redis_url == expected.replace(" ", "+")
 
 
+def test_sentinels_may_lead_to_redis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = "rediss+sentinel://user:secret@one:26379,two:26379/primary/0"
+    monkeypatch.setenv("QUIRE_REDIS_URL", url)
+    assert ProcessSettings.from_environment().redis_url == url
+    (tmp_path / "ca.pem").touch()
+    monkeypatch.setenv("QUIRE_REDIS_CA_FILE", str(tmp_path / "ca.pem"))
+    assert ProcessSettings.from_environment().redis_url.startswith(f"{url}?ssl_ca_certs=")
+
+
 @pytest.mark.parametrize(
     ("environment", "said"),
     [
@@ -64,6 +73,8 @@ def test_certificates_are_part_of_the_url(tmp_path: Path, monkeypatch: pytest.Mo
                 "redis://::1:8240/0",
                 "redis://host:secret/0",
                 "redis://:secret@host?socket_timeout=abc",
+                "redis+sentinel://:secret@host:26379",
+                "redis+sentinel://:sec#ret@host:26379/primary",
                 "REDISS://:secret@host",
                 " rediss://:secret@host",
             )
