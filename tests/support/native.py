@@ -3,10 +3,12 @@
 import ctypes
 import os
 import shutil
+import sys
 import tempfile
 from functools import cache
 from pathlib import Path
 
+from gpu_worker.errors import KernelError
 from gpu_worker.kernels.cpu import build
 from gpu_worker.machine.onednn import has_onednn_bfloat16
 
@@ -28,6 +30,13 @@ of other machines."""
 WITHOUT_UNITS = [name for name in TESTED if name != "amx"]
 """The same but for matrix units."""
 
+IN_SOFTWARE = "amx in software"
+"""The kernels for matrix units, where this machine has none, with the units' instructions in software."""
+
+HAS_NO_UNITS = build.MACHINE == "x86_64" and "amx" not in build.supported()
+WITH_UNITS = [*TESTED, *([IN_SOFTWARE] if HAS_NO_UNITS else [])]
+"""As `TESTED`, for tests of what matrix units compute, too."""
+
 _copies = tempfile.TemporaryDirectory(prefix="quire-kernels-")
 
 
@@ -39,10 +48,39 @@ def with_team(instruction_set: str, threads: int) -> ctypes.CDLL:
     at the same time, and a team waits for the slowest of its threads.
     """
     copy = Path(_copies.name) / f"{instruction_set}-{threads}.so"
-    library = ctypes.CDLL(str(shutil.copy(build.library(instruction_set), copy)))
+    library = ctypes.CDLL(str(shutil.copy(library_of(instruction_set), copy)))
     assert library.quire_start(threads, None) == threads
     return library
 
 
+def library_of(name: str) -> Path:
+    """The compiled library of one of `WITH_UNITS`."""
+    return _in_software() if name == IN_SOFTWARE else build.library(name)
+
+
+def _in_software() -> Path:
+    """Compiled for what this machine has. AVX-512 is in software, too, unless the machine has all of it that
+    processors with matrix units have."""
+    best = next(name for name in build.supported() if name in ("avx512_bf16", "avx2", "portable"))
+    headers = ["amx_in_software.h", *(["avx512_in_software.h"] if best != "avx512_bf16" else [])]
+    paths = [Path(__file__).parent / header for header in headers]
+    flags = [*build.COMMON, *build.INSTRUCTION_SETS[best], "-O1"]  # -O3 takes compilers twice as long
+    fingerprint = build._fingerprint([*flags, *(path.read_text() for path in paths)])
+    library = build.cache() / f"quire-amx-in-software-{fingerprint}.so"
+    if not library.exists():
+        included = [argument for path in paths for argument in ("-include", str(path))]
+        build._compile([build._compiler(), *flags, *included], library)
+    return library
+
+
+def main() -> None:
+    """Compile all that is tested: two processes that test would compile it twice."""
+    try:
+        for name in WITH_UNITS:
+            library_of(name)
+    except KernelError as error:
+        print(f"CPU kernels: {error}", file=sys.stderr)
+
+
 if __name__ == "__main__":
-    print(*TESTED)
+    main()

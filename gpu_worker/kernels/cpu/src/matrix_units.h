@@ -13,7 +13,11 @@
 #include "simd.h"
 
 #if defined(__AMX_TILE__)
-#define QUIRE_MATRIX_UNITS 1
+#include "amx.h"
+#endif
+
+// Tests define it, too, where they have the same functions in software.
+#if QUIRE_MATRIX_UNITS
 
 namespace quire {
 
@@ -38,13 +42,13 @@ public:
     MatrixUnits() = default;
     MatrixUnits(const MatrixUnits&) = delete;
     ~MatrixUnits() {
-        if (used) asm volatile("tilerelease");
+        if (used) release_registers();
     }
     void shape(const RegisterShapes& shapes) {
         if (used && shapes == now) return;
         now = shapes;
         used = true;
-        asm volatile("ldtilecfg %0" : : "m"(now) : "memory");
+        configure_registers(&now);
     }
 
 private:
@@ -52,26 +56,12 @@ private:
     bool used = false;
 };
 
-// Compilers do not know that these read and write memory, so they are written out here. `stride`: bytes from row to row.
-template <int REGISTER>
-inline void load_register(const void* from, int64_t stride) {
-    asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(from), "r"(stride), "n"(REGISTER) : "memory");
-}
-template <int REGISTER>
-inline void store_register(void* to, int64_t stride) {
-    asm volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(to), "r"(stride), "n"(REGISTER) : "memory");
-}
-template <int REGISTER>
-inline void clear_register() {
-    asm volatile("tilezero %%tmm%c0" : : "n"(REGISTER));
-}
-
 // SUMS += X * WEIGHTS, of words of two bfloat16, in float32.
 struct UnitBFloat16 {
     using Sum = f32x16;
     template <int SUMS, int X, int WEIGHTS>
     static void multiply() {
-        asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "n"(SUMS), "n"(X), "n"(WEIGHTS));
+        multiply_bfloat16<SUMS, X, WEIGHTS>();
     }
 };
 
@@ -80,7 +70,7 @@ struct UnitInt8 {
     using Sum = i32x16;
     template <int SUMS, int X, int WEIGHTS>
     static void multiply() {
-        asm volatile("tdpbusd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "n"(SUMS), "n"(X), "n"(WEIGHTS));
+        multiply_unsigned<SUMS, X, WEIGHTS>();
     }
 };
 
@@ -88,7 +78,7 @@ struct UnitInt8 {
 struct UnitSigned {
     template <int SUMS, int X, int WEIGHTS>
     static void multiply() {
-        asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "n"(SUMS), "n"(X), "n"(WEIGHTS));
+        multiply_signed<SUMS, X, WEIGHTS>();
     }
 };
 

@@ -7,8 +7,12 @@ import torch
 
 from gpu_worker.kernels.cpu.absorbed import CpuAbsorbed
 from gpu_worker.kernels.reference.absorbed import ReferenceAbsorbed
+from tests.support.native import WITH_UNITS
 
-pytestmark = pytest.mark.usefixtures("poisoned")
+pytestmark = [
+    pytest.mark.usefixtures("poisoned"),
+    pytest.mark.parametrize("native", WITH_UNITS, indirect=True),
+]
 
 SHAPES = ((4, 12, 24, 10), (1, 5, 33, 7), (3, 128, 96, 64), (16, 64, 128, 32))
 """(heads, key size, row, value size): whole panels and broken ones, and what fills matrix units."""

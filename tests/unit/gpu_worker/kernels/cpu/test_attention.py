@@ -20,7 +20,7 @@ from gpu_worker.kernels.cpu.attention import Attention
 from gpu_worker.kernels.kv_sizes import AUTO
 from gpu_worker.kernels.reference.attention import ReferenceStep
 from gpu_worker.kernels.reference.kv import FORMATS
-from tests.support.native import TESTED, with_team
+from tests.support.native import TESTED, WITH_UNITS, library_of, with_team
 from tests.support.paged import Heads, Paged, dense, make_paged
 
 pytestmark = pytest.mark.usefixtures("poisoned")
@@ -44,7 +44,7 @@ ROWS: tuple[Row, ...] = (
 """(tokens, context): decodes first, then drafts and chunks; on edges of blocks, tiles and segments."""
 
 
-everywhere = pytest.mark.parametrize("native", TESTED, indirect=True)
+everywhere = pytest.mark.parametrize("native", WITH_UNITS, indirect=True)
 """Each case with all instruction sets, one after the other, so that it is made once."""
 
 
@@ -304,6 +304,7 @@ def test_nan_stays_in_its_row(native: ctypes.CDLL) -> None:
     assert out.equal(whole)
 
 
+@everywhere
 def test_nan_in_the_pages_stays_in_its_sequence(native: ctypes.CDLL) -> None:
     """And there it shows, from the token on that it belongs to."""
     for dtype, kv in NUMBERS:
@@ -371,7 +372,7 @@ def test_a_token_is_the_same_alone_in_a_chunk_and_in_a_batch(
         assert together.equal(out[[tokens.start + token for token in some * 7]])
 
 
-@pytest.mark.parametrize("instruction_set", TESTED)
+@pytest.mark.parametrize("instruction_set", WITH_UNITS)
 @pytest.mark.parametrize(("dtype", "kv"), NUMBERS)
 def test_any_number_of_threads_gives_the_same(
     tmp_path: Path, instruction_set: str, dtype: torch.dtype, kv: str
@@ -380,7 +381,7 @@ def test_any_number_of_threads_gives_the_same(
     paged = paged_of(((1, 2000), (1, 3), (50, 600)), Heads(6, 2, 64), 16, dtype, kv)
     for threads in (1, 2, 3):
         # A library has one team: another copy of it has another.
-        copy = shutil.copy(build.library(instruction_set), tmp_path / f"{threads}.so")
+        copy = shutil.copy(library_of(instruction_set), tmp_path / f"{threads}.so")
         library = ctypes.CDLL(str(copy))
         assert library.quire_start(threads, None) == threads
         outs.append(attend(library, paged))

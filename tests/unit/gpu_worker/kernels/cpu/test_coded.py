@@ -18,7 +18,7 @@ from gpu_worker.kernels.reference.rows import FP8
 from gpu_worker.models.formats.gguf import GgufWeight
 from tests.support.coded import KINDS, ROUNDED, coded
 from tests.support.gguf import random_blocks
-from tests.support.native import TESTED, with_team
+from tests.support.native import WITH_UNITS, with_team
 
 DTYPES = (torch.float32, torch.bfloat16)
 SHAPES = ((1, 1), (5, 3), (33, 95), (64, 576), (95, 130))
@@ -27,12 +27,12 @@ SIZES = (16, 64, 256, 1024)
 REFERENCE = CodedReference()
 
 
-@pytest.fixture(params=TESTED)
+@pytest.fixture(params=WITH_UNITS)
 def kernels(request: pytest.FixtureRequest) -> ctypes.CDLL:
     return with_team(request.param, 2)
 
 
-everywhere = pytest.mark.parametrize("kernels", TESTED, indirect=True)
+everywhere = pytest.mark.parametrize("kernels", WITH_UNITS, indirect=True)
 """Each case with all instruction sets, one after the other, so that it is made once."""
 
 

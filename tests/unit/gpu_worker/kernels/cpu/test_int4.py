@@ -12,7 +12,7 @@ from gpu_worker.kernels.cpu.int4 import GROUP, Int4Gated, Int4Linear
 from gpu_worker.kernels.cpu.kernels import Int4Kernels
 from gpu_worker.kernels.products import ScaledWeight
 from gpu_worker.kernels.reference.int4 import Int4Reference
-from tests.support.native import TESTED, with_team
+from tests.support.native import WITH_UNITS, with_team
 from tests.support.scaled import scaled, shifted
 
 SHAPES = ((1, 1), (5, 3), (32, 64), (33, 95), (64, 576), (95, 130), (200, 41))
@@ -20,7 +20,7 @@ DTYPES = (torch.float32, torch.bfloat16)
 REFERENCE = Int4Reference()
 
 
-@pytest.fixture(params=TESTED, scope="module")
+@pytest.fixture(params=WITH_UNITS, scope="module")
 def kernels(request: pytest.FixtureRequest) -> ctypes.CDLL:
     return with_team(request.param, 2)
 

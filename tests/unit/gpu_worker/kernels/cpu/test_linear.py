@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.kernels.cpu.linear import PackedGated, PackedLinear
-from tests.support.native import TESTED, with_team
+from tests.support.native import TESTED, WITH_UNITS, with_team
 
 SHAPES = ((1, 1), (5, 3), (32, 64), (33, 95), (64, 576), (95, 129), (200, 40))
 """(out, in): whole panels and broken ones, whole words and broken ones."""
@@ -28,9 +28,9 @@ REFERENCE = {
 IN_PARTS = ["avx512_bf16 in parts"] if "avx512_bf16" in TESTED else []
 
 
-@pytest.fixture(params=[*TESTED, *IN_PARTS], scope="module")
+@pytest.fixture(params=[*WITH_UNITS, *IN_PARTS], scope="module")
 def kernels(request: pytest.FixtureRequest) -> Iterator[ctypes.CDLL]:
-    library = with_team(request.param.split()[0], 2)
+    library = with_team(request.param.removesuffix(" in parts"), 2)
     library.quire_bfloat16_pairs(request.param not in IN_PARTS)
     yield library
     library.quire_bfloat16_pairs(1)

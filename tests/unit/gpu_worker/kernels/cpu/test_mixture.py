@@ -21,13 +21,13 @@ from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.kernels.reference.mixture import ReferenceMixture
 from gpu_worker.kernels.reference.route import ReferenceRoute
 from tests.support.coded import coded
-from tests.support.native import TESTED, with_team
+from tests.support.native import WITH_UNITS, with_team
 
 CLAMPED = Clamped(alpha=1.7, limit=1.1)
 KINDS = {"plain": CpuKernels, "int8": QuantizedKernels, "int4": Int4Kernels}
 
 
-@pytest.fixture(params=TESTED, scope="module")
+@pytest.fixture(params=WITH_UNITS, scope="module")
 def library(request: pytest.FixtureRequest) -> ctypes.CDLL:
     return with_team(request.param, 2)
 

@@ -11,13 +11,13 @@ from gpu_worker.kernels.cpu.quantized import LONGEST, QuantizedGated, QuantizedL
 from gpu_worker.kernels.products import ByteWeight
 from gpu_worker.kernels.reference.quantized import QuantizedLinear as ReferenceLinear
 from gpu_worker.kernels.reference.rows import rotated
-from tests.support.native import TESTED, with_team
+from tests.support.native import WITH_UNITS, with_team
 
 SHAPES = ((1, 1), (5, 3), (32, 64), (33, 95), (64, 576), (95, 130), (200, 41))
 DTYPES = (torch.float32, torch.bfloat16)
 
 
-@pytest.fixture(params=TESTED, scope="module")
+@pytest.fixture(params=WITH_UNITS, scope="module")
 def kernels(request: pytest.FixtureRequest) -> ctypes.CDLL:
     return with_team(request.param, 2)
 
