@@ -91,8 +91,9 @@ async def serve(node: Node, settings: GatewaySettings) -> None:
     )
     url = http_url(settings.host, settings.port)
     listener = await _listen(node, settings, url)
-    images = Line(settings.redis_url)  # its own: files of images would hold up everything else
-    stores = _stores(node, redis, images, settings)
+    # Lines of their own: what is stored, and files of images, would hold up keys, limits and leases of jobs.
+    stored, images = Line(settings.redis_url), Line(settings.redis_url)
+    stores = _stores(node, redis, stored, images, settings)
     app = create_app(NodeBackend(node), keys, settings.limits, stores, _options(settings))
     METRICS.read_by(app.state.generator.read_metrics)
     server = _Server(_http_config(app, connections))
@@ -114,8 +115,8 @@ async def serve(node: Node, settings: GatewaySettings) -> None:
             app.state.generator.stop()
             server.stop()
             await serving
-            redis.close()
-            images.close()
+            for line in (redis, stored, images):
+                line.close()
 
 
 async def _key_ring(redis: Line, settings: GatewaySettings) -> KeyRing:
@@ -140,17 +141,17 @@ def _keys(path: str) -> dict[str, Key]:
         raise StartError(f"QUIRE_API_KEYS_FILE={error}") from None
 
 
-def _stores(node: Node, redis: Line, images: Line, settings: GatewaySettings) -> Stores:
+def _stores(node: Node, redis: Line, stored: Line, images: Line, settings: GatewaySettings) -> Stores:
     prefix, jobs_per_tenant = settings.stream_prefix, settings.jobs_per_tenant
     return Stores(
         meter=Meter(redis, prefix, node.id),
         metrics=MetricsStore(redis, prefix),
-        responses=_responses(redis, settings),
+        responses=_responses(stored, settings),
         background=JobQueue(redis, prefix, "response", jobs_per_tenant),
-        batches=BatchStore(redis, prefix, _files(redis, settings)),
+        batches=BatchStore(stored, prefix, _files(stored, settings)),
         batch_queue=JobQueue(redis, prefix, "batch", jobs_per_tenant),
         images=ImageStore(images, prefix),
-        claims=_claims(redis, settings),
+        claims=_claims(stored, settings),
     )
 
 

@@ -98,9 +98,10 @@ class Background:
                 if name in LAST_EVENTS:
                     return
 
-    async def resume(self, tenant: str, response_id: str, after: int) -> Response:
+    async def resume(self, request: Request, response_id: str, after: int) -> Response:
         """As `follow`. Raises `NotFound`, and `BadRequest` for one that was not made in the background."""
-        record = await self.store.get(tenant, response_id)
+        tenant = caller_of(request).tenant
+        record = await self.store.get(tenant, response_id, request.state.body.grow)
         if record is None:
             raise NotFound(f"Response with id '{response_id}' not found.", param=LAST_EVENT_ID)
         if not record["response"]["background"]:
@@ -108,9 +109,10 @@ class Background:
             raise BadRequest(message, param=LAST_EVENT_ID, code="unsupported_parameter")
         return self.follow(tenant, response_id, after)
 
-    async def cancel(self, tenant: str, response_id: str) -> Json:
+    async def cancel(self, request: Request, response_id: str) -> Json:
         """End a response; the response as it is then. Raises `NotFound` and `BadRequest`."""
-        record = await self.store.get(tenant, response_id)
+        tenant, hold = caller_of(request).tenant, request.state.body.grow
+        record = await self.store.get(tenant, response_id, hold)
         if record is None:
             raise NotFound(f"Response with id '{response_id[:100]}' not found.", param="id")
         response: Json = record["response"]

@@ -13,7 +13,7 @@ from gateway.api.answer import Json, compact
 from gateway.api.body import read_body
 from gateway.api.files import expiry
 from gateway.api.files_schema import BatchBody, BatchList, BatchObject
-from gateway.api.listing import PARAMETERS, page_of
+from gateway.api.listing import PARAMETERS, answer_page
 from gateway.errors import BadRequest, NotFound, Unauthorized
 from gateway.http.caller import caller_of
 from gateway.http.openapi import getting, posting
@@ -87,7 +87,7 @@ def router(batches: Batches) -> APIRouter:
             batch = await store.get(tenant, batch_id)
             return _shown(batch) if batch else None
 
-        return _json(await page_of(request.query_params, partial(store.ids, tenant), wanted))
+        return await answer_page(request, partial(store.ids, tenant), wanted)
 
     @routes.get("/v1/batches/{batch_id}", openapi_extra=getting(BatchObject, Unauthorized, NotFound))
     async def retrieve_batch(request: Request, batch_id: str) -> Response:

@@ -24,7 +24,7 @@ from gateway.api.conversations_schema import (
     ItemsBody,
 )
 from gateway.api.items import stored_items
-from gateway.api.listing import PARAMETERS, page_of
+from gateway.api.listing import PARAMETERS, answer_page
 from gateway.errors import BadRequest, NotFound, Unauthorized
 from gateway.http.caller import caller_of
 from gateway.http.openapi import getting, posting
@@ -94,7 +94,7 @@ def _add_items(routes: APIRouter, store: ConversationStore) -> None:
     )
     async def list_items(request: Request, conversation_id: str) -> Response:
         """The items of a conversation."""
-        tenant = caller_of(request).tenant
+        tenant, hold = caller_of(request).tenant, request.state.body.grow
 
         async def ids(after: str | None, newest_first: bool) -> AsyncGenerator[str, None]:
             await _found(request, store, conversation_id)
@@ -102,12 +102,13 @@ def _add_items(routes: APIRouter, store: ConversationStore) -> None:
                 async for one in found:
                     yield one
 
-        return _json(await page_of(request.query_params, ids, partial(store.item, tenant, conversation_id)))
+        return await answer_page(request, ids, partial(store.item, tenant, conversation_id, hold=hold))
 
     @routes.get(f"{_ONE}/items/{{item_id}}", openapi_extra=getting(ConversationItem, Unauthorized, NotFound))
     async def retrieve_item(request: Request, conversation_id: str, item_id: str) -> Response:
         """An item of a conversation."""
-        item = await store.item(caller_of(request).tenant, conversation_id, item_id)
+        tenant, hold = caller_of(request).tenant, request.state.body.grow
+        item = await store.item(tenant, conversation_id, item_id, hold)
         if item is None:
             raise _missing_item(item_id)
         return _json(item)

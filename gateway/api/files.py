@@ -11,7 +11,7 @@ from starlette.responses import StreamingResponse
 
 from gateway.api.answer import Json, compact
 from gateway.api.files_schema import DeletedFile, FileList, FileObject, UploadBody
-from gateway.api.listing import PARAMETERS, page_of
+from gateway.api.listing import PARAMETERS, answer_page
 from gateway.errors import BadRequest, GatewayError, NotFound, Unauthorized
 from gateway.http.caller import caller_of
 from gateway.http.multipart import Form
@@ -57,7 +57,7 @@ def router(store: FileStore, most: int) -> APIRouter:
     @routes.get("/v1/files", openapi_extra=getting(FileList, Unauthorized) | {"parameters": PARAMETERS})
     async def list_files(request: Request) -> Response:
         """The caller's files."""
-        tenant, asked = caller_of(request).tenant, request.query_params
+        tenant, purpose = caller_of(request).tenant, request.query_params.get("purpose")
 
         async def wanted(file_id: str) -> Json | None:
             about = await store.get(tenant, file_id)
@@ -65,7 +65,7 @@ def router(store: FileStore, most: int) -> APIRouter:
                 await store.forget(tenant, file_id)
             return about
 
-        return _json(await page_of(asked, partial(store.ids, tenant, asked.get("purpose")), wanted))
+        return await answer_page(request, partial(store.ids, tenant, purpose), wanted)
 
     @routes.get("/v1/files/{file_id}", openapi_extra=getting(FileObject, Unauthorized, NotFound))
     async def retrieve_file(request: Request, file_id: str) -> Response:
@@ -76,6 +76,7 @@ def router(store: FileStore, most: int) -> APIRouter:
     async def retrieve_file_content(request: Request, file_id: str) -> Response:
         """What is in a file, so far if a batch still writes it."""
         about = await found(request, file_id)
+        request.state.body.grow(PIECE_BYTES)  # the one that the client has not taken yet
         pieces = store.pieces(caller_of(request).tenant, about["id"])
         return StreamingResponse(pieces, media_type="application/octet-stream")
 

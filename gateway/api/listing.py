@@ -4,10 +4,12 @@ import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 
+from fastapi import Request, Response
 from starlette.datastructures import QueryParams
 
-from gateway.api.answer import Json
+from gateway.api.answer import Json, compact
 from gateway.errors import BadRequest
+from gateway.parsing import parsed
 
 MAX_LISTED = 100
 
@@ -21,6 +23,17 @@ PARAMETERS: list[Json] = [
     {"name": "after", "in": "query", "schema": {"type": "string"}},
 ]
 """What such a list is asked with."""
+
+
+async def answer_page(
+    request: Request,
+    ids: Callable[[str | None, bool], AsyncGenerator[str, None]],
+    get: Callable[[str], Awaitable[Json | None]],
+) -> Response:
+    """The page that a request asks for: see `page_of`."""
+    page, held = await page_of(request.query_params, ids, get), request.state.body
+    text = await parsed(held.tenant, held.size, lambda: compact(page))
+    return Response(text, media_type="application/json")
 
 
 async def page_of(

@@ -92,7 +92,7 @@ def router(generator: Generator, store: ResponseStore | None, background: Backgr
             items = Items((), [item for item in asked.input if not isinstance(item, ItemReference)])
             keeping = Keeping(stored=True, created=run.created)
         elif background is not None and asked.stream and (seen := seen_by(request)) is not None:
-            return await background.resume(caller_of(request).tenant, *seen)
+            return await background.resume(request, *seen)
         else:
             items = await items_of(request, asked, store)
             if asked.background:

@@ -11,7 +11,7 @@ from gateway.api.answer import Json, compact
 from gateway.api.background import ENDED, LAST_EVENT_ID, Background, seen_by
 from gateway.api.fields import MAX_MESSAGES
 from gateway.api.items import Item, ItemReference
-from gateway.api.listing import PARAMETERS, page_of
+from gateway.api.listing import PARAMETERS, answer_page
 from gateway.api.responses_answer_schema import RESPONSE_EVENTS, DeletedResponse, InputItems, ResponseAnswer
 from gateway.api.responses_schema import ResponsesBody
 from gateway.errors import BadRequest, NotFound, Unauthorized
@@ -197,7 +197,7 @@ def _add_reading(routes: APIRouter, store: ResponseStore | None, background: Bac
         async def wanted(item_id: str) -> Json:
             return items[item_id]
 
-        return _json(await page_of(request.query_params, ids, wanted))
+        return await answer_page(request, ids, wanted)
 
 
 def _add_changing(routes: APIRouter, store: ResponseStore | None, background: Background | None) -> None:
@@ -208,7 +208,7 @@ def _add_changing(routes: APIRouter, store: ResponseStore | None, background: Ba
         """End a response that is made in the background."""
         if background is None:
             raise _missing(response_id)
-        return _json(await background.cancel(caller_of(request).tenant, response_id))
+        return _json(await background.cancel(request, response_id))
 
     @routes.delete(
         "/v1/responses/{response_id}", openapi_extra=getting(DeletedResponse, Unauthorized, NotFound)

@@ -1,4 +1,5 @@
-"""A bound on the bytes of request bodies that a gateway holds in all its connections together.
+"""A bound on the bytes of request bodies that a gateway holds in all its connections together. Large answers
+that clients have not taken yet count among them.
 
 A tenant may hold as much as it leaves free: alone half of all, beside another one a third. So a tenant that
 fills what it may have does not keep others out. Many together could: each takes half of what is left, and
@@ -7,7 +8,7 @@ endless answers keep it. So beside all this there is a reserve for tenants that 
 
 from collections import Counter
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.errors import Overloaded, TooLarge
 
@@ -70,6 +71,10 @@ class Held:
     def grow(self, size: int) -> None:
         """Hold `size` more bytes, which have come. Raises `Overloaded` if there is no room for them."""
         self._memory.check(self.tenant, size)
+        self.add(size)
+
+    def add(self, size: int) -> None:
+        """Hold `size` more bytes, for which it is too late to be refused."""
         self._memory.add(self.tenant, size)
         self.size += size
 
@@ -83,7 +88,8 @@ def body_too_large() -> TooLarge:
 
 
 class HoldsBodies:
-    """Middleware: the state `body` counts what the request's body holds until the request is answered."""
+    """Middleware: the state `body` counts what the request's body holds, and its answer if that is large,
+    until the client has taken the answer."""
 
     def __init__(self, app: ASGIApp, memory: BodyMemory) -> None:
         self._app, self._memory = app, memory
@@ -95,7 +101,13 @@ class HoldsBodies:
         state = scope.setdefault("state", {})
         caller = state.get("caller")
         held = state["body"] = Held(self._memory, caller.tenant if caller else "")
+
+        async def send_held(message: Message) -> None:
+            if (size := len(message.get("body", b""))) > SMALL:
+                held.add(size)  # `send` returns when the client has taken the last piece
+            await send(message)
+
         try:
-            await self._app(scope, receive, send)
+            await self._app(scope, receive, send_held)
         finally:
             held.release()

@@ -28,12 +28,13 @@ from typing import Any
 from gateway.errors import BadRequest
 from gateway.followers import Followers
 from gateway.redis_replies import lasting, reply_of
+from ops.runtime.turns import Turns
 from proto.rpc.line import Line
 
 LEASE_SECONDS = 10.0
 """Time after which the claim of a gateway that has died is free."""
-READ_AT_ONCE = 16
-"""Entries that are read at once."""
+READ_AT_ONCE = 4
+"""Entries that are read at once. Each may have 64 KiB, and waits for a client that may be slow."""
 BLOCK_SECONDS = 1.0
 """Time between two looks at a claim, while nothing of its answer comes."""
 MOST_UNANSWERED = 1024
@@ -181,6 +182,8 @@ class Claims:
     """Bytes that the answers of all tenants may take, and their keys."""
     followers: Followers = field(default_factory=Followers)
     """Requests that wait for other requests' answers."""
+    turns: Turns = field(default_factory=Turns)
+    """Whoever reads at the connection that all share has a turn: see `stored_room.Room`."""
     _unanswered: dict[tuple[str, str], str] = field(default_factory=dict)
     """Owners of claims that may have been taken here, though no reply came, by name and fingerprint."""
 
@@ -266,8 +269,11 @@ class Claim:
         stream = f"{self._claims.prefix}claims:answer:{self._key}:{self._owner}"
         block = ("BLOCK", int(BLOCK_SECONDS * 1000)) if line else ()
         command = ("XREAD", "COUNT", READ_AT_ONCE, *block, "STREAMS", stream, place)
-        seconds = BLOCK_SECONDS if line else 0
-        found = await self._claims.execute(line or self._claims.line, *command, seconds=seconds)
+        if line is None:
+            async with self._claims.turns.turn(self._tenant):
+                found = await self._claims.execute(self._claims.line, *command)
+        else:
+            found = await self._claims.execute(line, *command, seconds=BLOCK_SECONDS)
         return found[0][1] if found else ()
 
     async def run(self, script: str, seconds: float, *more: str | int | bytes) -> Any:

@@ -22,7 +22,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.errors import BadRequest, GatewayError, Unavailable
-from gateway.http.body_memory import MAX_BODY_BYTES, Held, body_too_large
+from gateway.http.body_memory import MAX_BODY_BYTES, SMALL, Held, body_too_large
 from gateway.http.caller import Caller
 from gateway.http.claims import HEAD, LEASE_SECONDS, PIECE, Claim, ClaimLost, Claims, Entry
 from gateway.http.connection import Disconnected, while_connected
@@ -74,9 +74,15 @@ class Idempotent:
     ) -> bool:
         """Answer; False if the answer that there was has gone before its first byte came."""
 
+        held: Held = scope["state"]["body"]
+
         def forget() -> None:
             body.clear()
-            scope["state"]["body"].release()
+            held.release()
+
+        def follow() -> None:
+            forget()
+            held.grow(SMALL)  # what the client has not taken yet
 
         claim = await self._claims.take(scope["state"]["caller"].tenant, key, fingerprint)
         if claim.own:
@@ -84,7 +90,7 @@ class Idempotent:
             forget()  # the endpoint reads and holds it again
             await making.run(self._app, receive)
             return True
-        return await while_connected(receive, _replay(claim, scope, send, begun=forget))
+        return await while_connected(receive, _replay(claim, scope, send, begun=follow))
 
 
 def _key_of(scope: Scope) -> str | None:
@@ -119,15 +125,15 @@ def _fingerprint(scope: Scope, body: bytearray) -> str:
 async def _replay(claim: Claim, scope: Scope, send: Send, begun: Callable[[], None]) -> bool:
     """Send the answer that there is, as it comes; False if it has gone before its head came.
 
-    `begun`: called when its head has come.
+    `begun`: called when its head has come. May raise.
     """
     head: Message | None = None
     try:
         async with aclosing(claim.entries()) as entries:
             async for kind, value in entries:
                 if kind == HEAD:
-                    head = _head_from(value)
                     begun()
+                    head = _head_from(value)
                     await send(head)
                 else:
                     await send({"type": "http.response.body", "body": value, "more_body": True})

@@ -19,7 +19,7 @@ import httptools
 from gateway.errors import HeadTooLarge
 from gateway.http.connections import ConnectionLimits, Doors
 from gateway.http.head import HeldHead
-from gateway.http.timed import TimedProtocol, Unchunked
+from gateway.http.timed import Taken, TimedProtocol, Unchunked
 from gateway.http.websocket import ParsingTurns, WebSocketProtocol
 
 SOCKET_PATH = b"/v1/stream"
@@ -67,8 +67,7 @@ class HttpProtocol(TimedProtocol):
     def on_headers_complete(self) -> None:
         if not self.offers_upgrade:
             super().on_headers_complete()
-            if self.scope["http_version"] == "1.0":
-                Unchunked.take(self.cycle)
+            (Unchunked if self.scope["http_version"] == "1.0" else Taken).take(self.cycle)
             self.cycle.transport = cast(asyncio.Transport, HeldHead(self.cycle, self.loop))
 
     def on_message_complete(self) -> None:

@@ -31,13 +31,27 @@ class Phase(enum.Enum):
     HEAD, BODY, ANSWER, LINGER, IDLE, CLOSING = range(6)
 
 
-class Unchunked(RequestResponseCycle):
-    """A request whose answer is neither chunked nor held to its length. Its connection ends with it."""
+class Taken(RequestResponseCycle):
+    """A request that is under way until its client has taken the answer, but for what the system buffers. So
+    what is held for it counts as long as the answer takes memory."""
 
     @classmethod
     def take(cls, cycle: RequestResponseCycle) -> None:
         """Make a request that has not been answered yet one of these."""
         cycle.__class__ = cls
+
+    async def send(self, message: Any) -> None:
+        await super().send(message)
+        if self.response_complete and self.flow.write_paused:
+            await self.flow.drain()
+
+
+class Unchunked(Taken):
+    """A request whose answer is neither chunked nor held to its length. Its connection ends with it."""
+
+    @classmethod
+    def take(cls, cycle: RequestResponseCycle) -> None:
+        super().take(cycle)
         cycle.chunked_encoding = False
 
     async def send(self, message: Any) -> None:

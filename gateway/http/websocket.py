@@ -227,6 +227,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         if self.close_sent or self.transport.is_closing():
             raise ClientDisconnected
         await super().send(message)
+        await self.writable.wait()  # what is held for a message counts until the client has taken it
         if self.close_sent:
             self._go_on()  # to the client's answer
         if self.initial_response is not None and self.close_sent:

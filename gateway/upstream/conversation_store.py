@@ -9,11 +9,12 @@ After the prefix and `responses:` the keys are those of `gateway.upstream.stored
 
 import json
 import re
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gateway.errors import TooLarge
+from gateway.parsing import parsed
 from gateway.upstream.listed import listed
 from gateway.upstream.stored_room import COMMON, DELETE, MAX_ITEMS, MAX_RECORD_BYTES, Room, as_json
 
@@ -131,7 +132,9 @@ class ConversationStore:
         """One of this tenant's, without its items; None if there is none."""
         if not _ID.fullmatch(conversation_id):
             return None
-        return _parsed(await self._room.run("GET", self._key("of", tenant, conversation_id)))
+        text = await self._room.run("GET", self._key("of", tenant, conversation_id))
+        found: Json | None = None if text is None else json.loads(text)
+        return found
 
     async def update(self, tenant: str, conversation: Json) -> bool:
         """Put a conversation in place of itself. Whether there is one."""
@@ -154,7 +157,8 @@ class ConversationStore:
         """All items as JSON, the first one first; None if there is no such conversation."""
         if not _ID.fullmatch(conversation_id):
             return None
-        texts: Sequence[bytes] | None = await self._room.script(_ITEMS, tenant, conversation_id)
+        async with self._room.turns.turn(tenant):
+            texts: Sequence[bytes] | None = await self._room.script(_ITEMS, tenant, conversation_id)
         return texts
 
     def ids(
@@ -167,11 +171,19 @@ class ConversationStore:
         """Those of these ids that items of the conversation have."""
         return {one.decode() for one in await self._room.script(_KNOWN, tenant, conversation_id, *ids)}
 
-    async def item(self, tenant: str, conversation_id: str, item_id: str) -> Json | None:
-        """An item; None if there is none."""
+    async def item(
+        self, tenant: str, conversation_id: str, item_id: str, hold: Callable[[int], None] = lambda _: None
+    ) -> Json | None:
+        """An item; None if there is none. `hold`: as for a response."""
         if not _ID.fullmatch(conversation_id):
             return None
-        return _parsed(await self._room.run("HGET", self._key("items", tenant, conversation_id), item_id))
+        async with self._room.turns.turn(tenant):
+            text = await self._room.run("HGET", self._key("items", tenant, conversation_id), item_id)
+            if text is None:
+                return None
+            hold(len(text))
+        item: Json = await parsed(tenant, len(text), lambda: json.loads(text))
+        return item
 
     async def remove(self, tenant: str, conversation_id: str, item_id: str) -> bool:
         """Delete an item. Whether there was one."""
@@ -191,10 +203,3 @@ def conversation_too_large() -> TooLarge:
 
 def _pairs(items: Sequence[Json]) -> list[str | int | bytes]:
     return [part for item in items for part in (item["id"], as_json(item))]
-
-
-def _parsed(text: bytes | None) -> Json | None:
-    if text is None:
-        return None
-    found: Json = json.loads(text)
-    return found

@@ -24,7 +24,6 @@ from gateway.upstream.listed import listed
 from proto.rpc.line import Line
 
 PIECE_BYTES = 2**16
-PIECES_AT_ONCE = 16
 PURPOSES = ("batch", "batch_output")
 """What files are for: what clients upload, and what batches write."""
 _ID = re.compile(r"file-[0-9a-f]{32}")
@@ -169,11 +168,11 @@ class FileStore:
 
     async def pieces(self, tenant: str, file_id: str) -> AsyncGenerator[bytes, None]:
         """What is in a file."""
-        key, first = f"{self.base}data:{tenant}:{file_id}", 0
-        while found := await self._run("LRANGE", key, first, first + PIECES_AT_ONCE - 1):
-            first += len(found)
-            for piece in found:
-                yield piece
+        key, number = f"{self.base}data:{tenant}:{file_id}", 0
+        # One at a time: whoever does not read it takes no memory for more.
+        while found := await self._run("LRANGE", key, number, number):
+            number += 1
+            yield found[0]
 
     async def lines(self, tenant: str, file_id: str) -> AsyncGenerator[bytes, None]:
         """The lines of a file that are not empty."""

@@ -165,10 +165,11 @@ class ResponseStore:
         objects are made of them, and may raise."""
         if not _ID.fullmatch(response_id):
             return None
-        text = await self._room.run("GET", f"{self._room.base}of:{tenant}:{response_id}")
-        if text is None:
-            return None
-        hold(len(text))
+        async with self._room.turns.turn(tenant):
+            text = await self._room.run("GET", f"{self._room.base}of:{tenant}:{response_id}")
+            if text is None:
+                return None
+            hold(len(text))
         head, *items = text.split(b"\n")
         record: Json = await parsed(tenant, len(head), lambda: json.loads(head))
         return (

@@ -11,10 +11,11 @@ After a prefix the keys are:
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.redis_replies import reply_of
+from ops.runtime.turns import Turns
 from proto.rpc.line import Line
 
 MAX_RECORD_BYTES = 8 * 2**20
@@ -151,6 +152,9 @@ class Room:
     """How long a record is kept after it was last written."""
     tenant_bytes: int
     all_bytes: int
+    turns: Turns = field(default_factory=Turns)
+    """Whoever reads what may be long has a turn: replies that nobody has taken yet take memory, and all that
+    is asked after them waits."""
 
     async def run(self, *command: str | int | bytes) -> Any:
         """The reply to a command."""

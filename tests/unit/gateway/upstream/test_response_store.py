@@ -50,6 +50,33 @@ async def test_items_are_found_as_they_were(line: Line, prefix: str) -> None:
         assert await store.get("a", name(number)) == record
 
 
+async def test_tenants_read_in_turns_and_one_after_the_other(line: Line, prefix: str) -> None:
+    store = ResponseStore(line, prefix, seconds=600, tenant_bytes=2**24, all_bytes=2**24)
+    for tenant in "ab":
+        await store.put(tenant, name(1), {"text": tenant * 2**20})
+    execute, under_way, most = line.execute, 0, 0
+
+    async def counted(*commands: Any, **named: Any) -> Any:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        try:
+            return await execute(*commands, **named)
+        finally:
+            under_way -= 1
+
+    line.execute = counted  # type: ignore[method-assign]
+    ended: list[str] = []
+
+    async def read(tenant: str) -> None:
+        await store.get(tenant, name(1))
+        ended.append(tenant)
+
+    await asyncio.gather(*map(read, "a" * 20 + "b"))
+    assert most == 1
+    assert ended.index("b") <= 2, "it does not wait for all of the other tenant's"
+
+
 async def test_names_of_tenants_do_not_reach_into_each_other(store: ResponseStore) -> None:
     await store.put("2001:db8::/64", name(1), {})
     assert await store.get("2001", f"db8::/64:{name(1)}") is None
