@@ -18,7 +18,7 @@ from gateway.errors import Unavailable
 from gateway.followers import MAX_FOLLOWERS
 from gateway.http.body_memory import MAX_FRAME_BYTES
 from gateway.http.claims import Claims
-from gateway.http.connections import ConnectionLimits
+from gateway.http.connections import MAX_PROBES, ConnectionLimits
 from gateway.http.draining import Drain
 from gateway.http.key_ring import KeyRing
 from gateway.http.meter import Meter
@@ -50,8 +50,8 @@ BACKLOG = 2048
 """Connections that the kernel queues until they are accepted."""
 MAX_OPEN = 2**16
 """Open files, and so connections, that the process asks for. Most systems start a process with 1,024."""
-OTHER_FILES = 64 + 2 * MAX_FOLLOWERS
-"""Open files that are no connections of clients."""
+OTHER_FILES = 64 + 2 * MAX_FOLLOWERS + MAX_PROBES
+"""Open files that are no connections of clients, but for those that may ask how the gateway is."""
 
 logger = logging.getLogger(__name__)
 

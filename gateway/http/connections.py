@@ -1,10 +1,19 @@
 """What connections may take: how many are open, and how long each of their phases lasts."""
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gateway.errors import GatewayError, Overloaded, Unavailable
 from gateway.http.caller import at_loopback, tenant_at
+
+PROBED = frozenset(
+    (b"/health", b"/health/live", b"/health/ready", b"/ping", b"/v2/health/live", b"/v2/health/ready")
+)
+"""Paths that are answered however many connections are open: who watches over the gateway would end it."""
+MAX_PROBES = 64
+"""Connections beyond all others that may ask for these. The oldest of them makes way for a new one: a probe
+asks as soon as it has its connection, and a flood that says nothing does not keep it out."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +34,8 @@ class ConnectionLimits:
     """Time that a connection stays open between an answer and the next request."""
     linger: float = 10.0
     """Time in which the rest of a body is still read after its request was refused."""
+    probe: float = 2.0
+    """Time from a connection beyond `connections` to the end of its request's head."""
     write: float = 60.0
     """Time in which a client must take what waits to be written: 48 KiB, or all that is left at the end."""
 
@@ -36,6 +47,17 @@ class Doors:
         self._limits = limits
         self._open = 0
         self._by_address: Counter[str] = Counter()
+        self._probes: dict[object, Callable[[], None]] = {}
+
+    def let_probe(self, connection: object, refuse: Callable[[], None]) -> None:
+        """A connection that must not stay may ask how the gateway is. `refuse`: closes it."""
+        self._probes[connection] = refuse
+        if len(self._probes) > MAX_PROBES:
+            self._probes.pop(next(iter(self._probes)))()
+
+    def end_probe(self, connection: object) -> None:
+        """A connection has asked, or is closed."""
+        self._probes.pop(connection, None)
 
     def enter(self, address: str | None) -> GatewayError | None:
         """Count a connection from an IP address (None: no network). Returns why it must not stay, if so.

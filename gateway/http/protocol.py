@@ -65,6 +65,7 @@ class HttpProtocol(TimedProtocol):
             self.stop(_too_large())
 
     def on_headers_complete(self) -> None:
+        self.check_wanted()
         if not self.offers_upgrade:
             super().on_headers_complete()
             (Unchunked if self.scope["http_version"] == "1.0" else Taken).take(self.cycle)

@@ -14,12 +14,13 @@ import asyncio
 import enum
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NoReturn
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from gateway.errors import BadRequest, GatewayError, Overloaded, TooSlow
-from gateway.http.connections import ConnectionLimits, Doors
+from gateway.errors import BadRequest, GatewayError, Overloaded, TooSlow, Unavailable
+from gateway.http.connections import PROBED, ConnectionLimits, Doors
 
 MAX_PIPELINED = 128
 """Requests that a connection may have sent before they are answered. A client that waits sends one."""
@@ -82,6 +83,8 @@ class TimedProtocol(HttpToolsProtocol):
         }
         """How long each phase may last, and what happens then."""
         self._doors = doors or Doors(limits)
+        self._only_probe: GatewayError | None = None
+        """Why the connection is refused, unless it asks how the gateway is."""
         self._phase: Phase | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
@@ -99,15 +102,25 @@ class TimedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         refusal = self._doors.enter(self._address)
-        if refusal is not None:
+        if isinstance(refusal, Unavailable):
+            self._let_probe(refusal)
+        elif refusal is not None:
             self.refuse(refusal)
         else:
             self._watch()
+
+    def _let_probe(self, refusal: GatewayError) -> None:
+        refuse = partial(self.refuse, refusal)
+        self._only_probe = refusal
+        self._ends[Phase.HEAD] = (self._limits.probe, refuse)
+        self._watch()
+        self._doors.let_probe(self, refuse)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._forsake()
         self._doors.leave(self._address)
+        self._doors.end_probe(self)
         self.end_phases()
 
     def end_phases(self) -> None:
@@ -181,8 +194,16 @@ class TimedProtocol(HttpToolsProtocol):
         self._in_head, self._in_body = False, True
         self._body_began, self._body_bytes = time.monotonic(), 0
         super().on_headers_complete()
+        if self._only_probe is not None:
+            self._doors.end_probe(self)
+            self.cycle.keep_alive = False
         if len(self.pipeline) > MAX_PIPELINED:
             self.stop(Overloaded("Too many requests are under way on this connection."))
+
+    def check_wanted(self) -> None:
+        """For callbacks of the parser: it stops if the request whose head it has read must not be made."""
+        if self._only_probe is not None and self.url.partition(b"?")[0] not in PROBED:
+            self.stop(self._only_probe)
 
     def on_body(self, body: bytes) -> None:
         # Of the body alone: a client could send any number of bytes between the chunks of a body.

@@ -9,7 +9,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from gateway.http.connections import ConnectionLimits
+from gateway.http.connections import MAX_PROBES, ConnectionLimits
 from gateway.http.protocol import HttpProtocol
 from gateway.http.timed import MAX_PIPELINED, Phase
 from tests.unit.gateway.conftest import serving
@@ -232,7 +232,8 @@ async def test_too_many_connections():
         for reader, writer in held:
             writer.write(GET)
             await reader.readuntil(b"ok")
-        reader, _ = await open_to(server)
+        reader, writer = await open_to(server)
+        writer.write(GET)
         assert error_of(await rest(reader)) == (503, "too_many_connections")
         held[0][1].close()
         while len(server.server_state.connections) > 1:
@@ -240,6 +241,43 @@ async def test_too_many_connections():
         reader, writer = await open_to(server)
         writer.write(GET)
         assert b" 200 " in await reader.readuntil(b"ok")
+
+
+FULL = replace(LONG, connections=1, probe=60)
+
+
+@pytest.mark.parametrize("path", [b"/health/live", b"/health/ready?verbose", b"/v2/health/live", b"/ping"])
+async def test_who_watches_over_the_gateway_is_answered_however_many_connections_are_open(path):
+    async with serving(App(), FULL) as server:
+        _held = await open_to(server)
+        silent = [await open_to(server) for _ in range(MAX_PROBES + 10)]
+        for reader, _ in silent[:10]:
+            assert error_of(await rest(reader)) == (503, "too_many_connections"), "they have made way"
+        reader, writer = await open_to(server)
+        writer.write(GET.replace(b" / ", b" %s " % path) * 2)
+        answer = await rest(reader)
+        assert answer.endswith(b"ok")
+        assert answer.count(b"HTTP/1.1 ") == 1, "one request, after which its connection ends"
+        reader, writer = silent[-1]
+        writer.write(GET)
+        assert error_of(await rest(reader)) == (503, "too_many_connections")
+
+
+@pytest.mark.parametrize("path", [b"/health/../v1/models", b"/health/livex", b"//health/live", b"/v1/stream"])
+async def test_nothing_else_is_answered_then(path):
+    upgrade = b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+    async with serving(App(), FULL) as server:
+        _held = await open_to(server)
+        reader, writer = await open_to(server)
+        writer.write(GET.replace(b" / ", b" %s " % path).removesuffix(b"\r\n") + upgrade)
+        assert error_of(await rest(reader)) == (503, "too_many_connections")
+
+
+async def test_a_connection_too_many_that_says_nothing_is_closed_soon():
+    async with serving(App(), replace(FULL, probe=SOON)) as server:
+        _held = await open_to(server)
+        reader, _ = await open_to(server)
+        assert error_of(await rest(reader)) == (503, "too_many_connections")
 
 
 async def test_too_many_requests_before_an_answer():
