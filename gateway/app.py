@@ -73,6 +73,7 @@ from gateway.http.origin import Access, OriginGuard, cross_origin
 from gateway.http.own_requests import OwnRequests
 from gateway.http.paths import UsualForm, meant_by, methods_at, options_of
 from gateway.http.routes import DirectRoutes
+from gateway.http.starts import BeginsInTurns, Starts
 from gateway.http.tracing import RequestIds, RequestSpans, record
 from gateway.jobs.jobs import Jobs
 from gateway.upstream.backend import Backend
@@ -231,6 +232,7 @@ def _add_middleware(app: FastAPI, keys: KeyRing, limits: Limits, stores: Stores,
         app.add_middleware(Idempotent, claims=stores.claims)
     app.add_middleware(GzipAnswers)
     app.add_middleware(HoldsBodies, memory=app.state.bodies)
+    app.add_middleware(BeginsInTurns, starts=Starts())
     app.add_middleware(Guard, keys=keys, limits=limits, meter=stores.meter)
     app.add_middleware(UsualForm)
     app.add_middleware(Draining, drain=app.state.drain)

@@ -185,7 +185,8 @@ async def test_floods_of_many_tenants_without_end_give_way_and_go_on_later(
 async def test_who_leaves_while_paused_leaves_nothing_behind(
     app: Any, http: httpx.AsyncClient, held: Held, tokenizer: Any
 ) -> None:
-    flood = [asking(http, headers, stream=True, max_tokens=8) for headers in FLOOD for _ in range(4)]
+    ask = {"stream": True, "max_tokens": 8, "prompt": ["A"] * 4}
+    flood = [asking(http, headers, **ask) for headers in FLOOD for _ in range(4)]
     await held.until(CAPACITY)
     assert (await http.post("/v1/completions", headers=SOUTH, json=ASK)).status_code == 200
     for task in flood:
