@@ -22,46 +22,26 @@ What is shared are calls, and bytes of what is sent. A tenant's first request ne
 
 import asyncio
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from math import ceil
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from opentelemetry import trace
 
 from gateway.errors import GatewayError, Overloaded, TimedOut
+from gateway.upstream.places import ONE_CALL, Asker, Load, Pool
 from ops.runtime.telemetry import within
 
 MAX_BYTES = 128 * 2**20
 """Bytes of requests that are under way for one model at once, and again bytes that wait."""
 MAX_WAITING = 4096
 """Calls that wait for one model at once."""
-USER_RESERVE = 8
-"""What one user of a tenant leaves free for the others: its own part divided by this."""
 PACE_WINDOW = 64
 """Number of requests whose ends give the rate at which places become free."""
 MAX_RETRY_SECONDS = 600
-
-
-class Asker(NamedTuple):
-    """On whose behalf a request is made."""
-
-    tenant: str = ""
-    user: str = ""
-
-
-class Load(NamedTuple):
-    """What a request takes of a pool."""
-
-    calls: int = 1
-    """Calls of the services behind the gateway that run at once."""
-    size: int = 0
-    """Bytes of what is sent to them."""
-
-
-ONE_CALL = Load()
 
 
 class Call(Protocol):
@@ -69,65 +49,6 @@ class Call(Protocol):
 
     def pause(self, turn: "asyncio.Future[None]") -> None:
         """Stop at once, and go on when `turn` is done. Its exception is the request's."""
-
-
-class _Resource:
-    """One kind of thing, and how much of it each tenant and user holds."""
-
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self.of_tenant: Counter[str] = Counter()
-        self.of_user: Counter[Asker] = Counter()
-        self.total = 0
-
-    @property
-    def free(self) -> int:
-        """How much nobody holds; below 0 if they hold more than there is."""
-        return self.capacity - self.total
-
-    def weight(self, asker: Asker) -> float:
-        """What the tenant holds, and a part of what this user of it holds."""
-        return self.of_tenant[asker.tenant] + self.of_user[asker] / USER_RESERVE
-
-    def has_room(self, asker: Asker) -> bool:
-        """Whether the tenant may hold more, and this user of it."""
-        return self.weight(asker) < self.free
-
-    def add(self, asker: Asker, amount: int) -> None:
-        """Take `amount`, or give it back if it is negative."""
-        self.total += amount
-        self.of_tenant[asker.tenant] += amount
-        self.of_user[asker] += amount
-        if not self.of_tenant[asker.tenant]:
-            del self.of_tenant[asker.tenant]
-        if not self.of_user[asker]:
-            del self.of_user[asker]
-
-    @property
-    def empty(self) -> bool:
-        return not (self.of_tenant or self.of_user or self.total)
-
-
-class _Pool:
-    """Calls and bytes. A request that finds room takes what it needs, even if that is more than is free."""
-
-    def __init__(self, calls: int, size: int) -> None:
-        self.calls, self.size = _Resource(calls), _Resource(size)
-
-    def has_room(self, asker: Asker) -> bool:
-        return self.calls.has_room(asker) and self.size.has_room(asker)
-
-    def take(self, asker: Asker, load: Load) -> None:
-        self.calls.add(asker, load.calls)
-        self.size.add(asker, load.size)
-
-    def give_back(self, asker: Asker, load: Load) -> None:
-        self.calls.add(asker, -load.calls)
-        self.size.add(asker, -load.size)
-
-    @property
-    def empty(self) -> bool:
-        return self.calls.empty and self.size.empty
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,13 +72,14 @@ class Admission:
 
     def __init__(self, capacity: int, clock: Callable[[], float] = time.monotonic) -> None:
         """`capacity`: calls that may be under way at once. `clock`: in seconds."""
-        self._running = _Pool(capacity, MAX_BYTES)
-        self._room = _Pool(MAX_WAITING, MAX_BYTES)
+        self._running = Pool(capacity, MAX_BYTES)
+        self._room = Pool(MAX_WAITING, MAX_BYTES)
         self._queues: dict[str, dict[str, _Queue]] = {}
         """By tenant and user. The order of both is that of their turns."""
         self._pausable: dict[str, dict[Call, Asker]] = {}
         """Calls that have places and can be paused, by tenant. Those that began first come first."""
-        self._paused: dict[Call, _Waiter] = {}
+        self._paused: dict[str, dict[Call, _Waiter]] = {}
+        """By tenant."""
         self._clock = clock
         self._ends: deque[float] = deque(maxlen=PACE_WINDOW)
 
@@ -233,10 +155,12 @@ class Admission:
         """Raise `AssertionError` if the counts are not those of the calls and the queues."""
         waiters = [one for users in self._queues.values() for queue in users.values() for one in queue]
         assert sum(self._room.calls.of_tenant.values()) == sum(one.load.calls for one in waiters)
-        assert {one for one in waiters if one.paused} <= set(self._paused.values())
+        paused = {one for calls in self._paused.values() for one in calls.values()}
+        assert {one for one in waiters if one.paused} <= paused
         for tenant, calls in self._pausable.items():
             assert 0 < len(calls) <= self._running.calls.of_tenant[tenant]
-            assert not calls.keys() & self._paused.keys()
+            assert not calls.keys() & self._paused.get(tenant, {}).keys()
+        assert all(self._paused.values())
         for resource in (self._running.calls, self._running.size, self._room.calls, self._room.size):
             assert min(resource.of_tenant.values(), default=1) > 0
             assert sum(resource.of_tenant.values()) == resource.capacity - resource.free
@@ -268,7 +192,7 @@ class Admission:
         """Give back what is held. `load`: as if none of `calls` were paused."""
         held = load.calls
         for call in calls:
-            if (waiter := self._paused.pop(call, None)) is not None:
+            if (waiter := self._unpause(call, asker)) is not None:
                 self._remove(waiter)
                 held -= 1
             else:
@@ -283,7 +207,7 @@ class Admission:
                 continue
             self._to_the_end(waiter.asker)
             if waiter.paused:
-                del self._paused[waiter.calls[0]]
+                self._unpause(waiter.calls[0], waiter.asker)
             self._start(waiter.asker, waiter.load, waiter.calls)
             waiter.turn.set_result(None)
 
@@ -299,7 +223,7 @@ class Admission:
         if not self._queues:
             return None
         share, free, below = self._share(), self._running.calls.free, None
-        for waiter in self._first_of_each():
+        for waiter in self._first_of_each(share):
             if free > 0 and (waiter.paused or self._running.has_room(waiter.asker)):
                 return waiter
             if below is None and self._is_below(waiter, share):
@@ -308,9 +232,15 @@ class Admission:
                     break
         return below if below is not None and self._make_room(share) else None
 
-    def _first_of_each(self) -> Iterator[_Waiter]:
-        """The oldest waiter of every user, in the order of their turns."""
-        for users in self._queues.values():
+    def _first_of_each(self, share: int) -> Iterator[_Waiter]:
+        """The oldest waiter of every user, in the order of their turns. Tenants without a waiter that finds a
+        place are left out: they may have thousands of users, and this is asked whenever a request ends."""
+        calls, size = self._running.calls, self._running.size
+        for tenant, users in self._queues.items():
+            if tenant in calls.of_tenant and tenant not in self._paused:
+                below = calls.of_tenant[tenant] < share
+                if not size.may_have_room(tenant) or not (below or calls.may_have_room(tenant)):
+                    continue
             for queue in users.values():
                 yield next(iter(queue))
 
@@ -345,9 +275,18 @@ class Admission:
         self._forget(call, asker)
         self._running.give_back(asker, ONE_CALL)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiter = self._paused[call] = _Waiter(asker, ONE_CALL, turn, (call,), paused=True)
+        waiter = _Waiter(asker, ONE_CALL, turn, (call,), paused=True)
+        self._paused.setdefault(tenant, {})[call] = waiter
         self._add(waiter)
         call.pause(turn)
+
+    def _unpause(self, call: Call, asker: Asker) -> _Waiter | None:
+        """What waits for the call, if it is paused. It is not any more."""
+        calls = self._paused.get(asker.tenant, {})
+        waiter = calls.pop(call, None)
+        if waiter is not None and not calls:
+            del self._paused[asker.tenant]
+        return waiter
 
     def _forget(self, call: Call, asker: Asker) -> None:
         """It is not to be paused any more."""

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TypeVar
 
 from gateway.errors import Overloaded, Stopping, TooLarge, Unavailable
-from gateway.upstream.admission import Admission, Asker, Load
+from gateway.upstream.admission import Admission
 from gateway.upstream.attempts import Attempts, Parts
 from gateway.upstream.backend import Backend
 from gateway.upstream.catalog import Catalog, Model
@@ -16,6 +16,7 @@ from gateway.upstream.generation import Chunks, Generation, Shorten
 from gateway.upstream.images import NO_IMAGES, Images, KeptImages
 from gateway.upstream.measures import Measures
 from gateway.upstream.merge import merged
+from gateway.upstream.places import Asker, Load
 from gateway.upstream.purpose import Check, generates, sees_images
 from ops.runtime.image_store import ImageStore
 from proto.rpc.call import MAX_MESSAGE_BYTES

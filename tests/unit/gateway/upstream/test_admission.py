@@ -8,9 +8,11 @@ import pytest
 
 from gateway.errors import Overloaded, TimedOut, Unavailable
 from gateway.upstream import admission as module
-from gateway.upstream.admission import Admission, Asker, Load
+from gateway.upstream.admission import Admission
+from gateway.upstream.places import Asker, Load, Resource
 
 CAPACITY = 120
+MANY = 1000
 ALONE = 57
 """Places that one user gets whom nobody disturbs."""
 NORTH, SOUTH = Asker("north"), Asker("south")
@@ -507,3 +509,29 @@ async def test_a_place_is_given_back_whatever_ends_the_request(requests):
         await stack.enter_async_context(requests.admission.place(NORTH, Load(3, 4)))
         assert not requests.admission.idle
     assert requests.admission.idle
+
+
+@pytest.mark.parametrize("size", [1, module.MAX_BYTES // 4], ids=["no calls free", "no bytes free"])
+async def test_users_that_a_tenant_invents_cost_next_to_nothing(monkeypatch, size):
+    weighed, weight = 0, Resource.weight
+
+    def counted(resource, asker):
+        nonlocal weighed
+        weighed += 1
+        return weight(resource, asker)
+
+    monkeypatch.setattr(Resource, "weight", counted)
+    monkeypatch.setattr(module, "MAX_WAITING", 10 * MANY)
+    admission = Admission(CAPACITY)
+    load = Load(size=size)
+
+    async def ask(number):
+        async with admission.place(Asker("north", f"user {number}"), load):
+            await asyncio.sleep(0)
+
+    async with asyncio.timeout(60):
+        if size > 1:
+            monkeypatch.setattr(admission._room.size, "capacity", 10 * MANY * size)
+        await asyncio.gather(*map(ask, range(MANY)))
+    assert admission.idle
+    assert weighed < 40 * MANY
