@@ -27,9 +27,13 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -
                 return await work
             finally:
                 leaving.cancel()
-    except TimeoutError:
+    except TimeoutError as over:
         if not connection.expired():
             raise
+        if over.__cause__ is not None:
+            # A frame of a TaskGroup holds the cancellation, and with it all that the request holds: only the
+            # collector of garbage would find them.
+            over.__cause__.__traceback__ = None
         trace.get_current_span().add_event("the client left")
         raise Disconnected from None
 

@@ -101,6 +101,7 @@ class EventStream(Response):
             except Exception as failure:
                 error = self._expected(failure, scope["state"]["request_id"])
                 record(error)
+                error.__traceback__ = error.__context__ = None  # this frame is in it, and has the error
                 scope["state"]["error"] = error
                 last = self._failed(error)
                 if last is None and wire.begun:

@@ -181,4 +181,6 @@ class Attempts:
         try:
             resumption.retry_or_raise(error)
         except grpc.aio.AioRpcError:
-            raise from_rpc(error, request_id, names) from error
+            # Its frames hold the request, and one of them holds it: only the collector of garbage would find
+            # these.
+            raise from_rpc(error, request_id, names) from error.with_traceback(None)
