@@ -77,8 +77,9 @@ def router(store: FileStore, most: int) -> APIRouter:
         """What is in a file, so far if a batch still writes it."""
         about = await found(request, file_id)
         request.state.body.grow(PIECE_BYTES)  # the one that the client has not taken yet
-        pieces = store.pieces(caller_of(request).tenant, about["id"])
-        return StreamingResponse(pieces, media_type="application/octet-stream")
+        pieces = _first(store.pieces(caller_of(request).tenant, about["id"]), about["bytes"])
+        length = {"Content-Length": str(about["bytes"])}
+        return StreamingResponse(pieces, headers=length, media_type="application/octet-stream")
 
     @routes.delete("/v1/files/{file_id}", openapi_extra=getting(DeletedFile, Unauthorized, NotFound))
     async def delete_file(request: Request, file_id: str) -> Response:
@@ -104,6 +105,22 @@ async def _store(store: FileStore, tenant: str, file_id: str, pieces: AsyncGener
     if not size:
         raise BadRequest("'file' is empty.", param="file", code="invalid_value")
     return size
+
+
+async def _first(pieces: AsyncGenerator[bytes, None], size: int) -> AsyncGenerator[bytes, None]:
+    """The first `size` bytes: a batch may write more.
+
+    Raises `NotFound` if there are fewer. The connection then ends before the answer does, so that the client
+    does not take a part for the whole.
+    """
+    async with aclosing(pieces):
+        async for piece in pieces:
+            yield piece[:size]
+            size -= len(piece)
+            if size <= 0:
+                return
+    if size > 0:
+        raise NotFound("The file was deleted while it was read.", param="id")
 
 
 def _seconds(fields: dict[str, str], usual: int) -> int:

@@ -51,6 +51,37 @@ async def test_a_file_comes_back_as_it_was(clients):
         await client.files.content(made.id)
 
 
+async def test_a_part_of_a_file_that_is_deleted_meanwhile_is_not_taken_for_the_whole(clients, monkeypatch):
+    client, _ = clients
+    pieces = FileStore.pieces
+
+    async def deleting(store, tenant, file_id):
+        async for piece in pieces(store, tenant, file_id):
+            yield piece
+            await store.delete(tenant, file_id)
+
+    made = await upload(client)
+    monkeypatch.setattr(FileStore, "pieces", deleting)
+    with pytest.raises(openai.APIConnectionError):
+        await client.files.content(made.id)
+
+
+async def test_what_is_written_to_a_file_while_it_is_read_is_left_out(clients, monkeypatch):
+    client, _ = clients
+    pieces = FileStore.pieces
+
+    async def writing(store, tenant, file_id):
+        await store.append(tenant, file_id, [b"more"])
+        async for piece in pieces(store, tenant, file_id):
+            yield piece
+
+    made = await upload(client)
+    monkeypatch.setattr(FileStore, "pieces", writing)
+    assert (await client.files.content(made.id)).content == DATA
+    monkeypatch.undo()
+    assert (await client.files.content(made.id)).content == DATA + b"more"
+
+
 async def test_files_are_listed_page_by_page(clients):
     client, other = clients
     made = [(await upload(client, b"x")).id for _ in range(5)]
