@@ -86,7 +86,7 @@ async def serve(node: Node, settings: GatewaySettings) -> None:
     redis = Line(settings.redis_url)
     keys = await _key_ring(redis, settings)
     connections = ConnectionLimits(
-        connections=min(settings.max_connections, _allow_connections() - OTHER_FILES),
+        connections=min(settings.max_connections, _allow_connections()),
         per_address=settings.max_connections_per_address,
     )
     url = http_url(settings.host, settings.port)
@@ -224,14 +224,20 @@ def _http_config(app: FastAPI, connections: ConnectionLimits) -> uvicorn.Config:
 
 
 def _allow_connections() -> int:
-    """Raise the limit on open files, beyond which connections are refused. Returns what it is now."""
+    """Raise the limit on open files. Returns how many connections have room beside other files.
+
+    Raises `StartError` if none has.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MAX_OPEN if hard == resource.RLIM_INFINITY else min(MAX_OPEN, hard)
     if soft == resource.RLIM_INFINITY:
         return MAX_OPEN
     if soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-    return max(soft, most)
+    if (room := max(soft, most) - OTHER_FILES) <= 0:
+        allowed = f"{max(soft, most)} files may be open (ulimit -n)"
+        raise StartError(f"{allowed}, and a gateway opens up to {OTHER_FILES} besides connections")
+    return room
 
 
 async def _listen(node: Node, settings: GatewaySettings, url: str) -> socket.socket:

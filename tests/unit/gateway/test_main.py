@@ -63,6 +63,12 @@ async def test_more_connections_than_a_process_begins_with(backend):
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
+async def test_too_few_open_files_for_any_connection_is_one_line(backend, monkeypatch):
+    monkeypatch.setattr(main.resource, "getrlimit", lambda _: (256, 256))
+    with pytest.raises(StartError, match=f"^256 files may be open.*opens up to {main.OTHER_FILES}"):
+        await main.serve(FakeNode(backend), GatewaySettings(port=free_port()))
+
+
 async def test_a_taken_port_is_one_line(backend):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
