@@ -1,6 +1,7 @@
 """The parts of a tokenizer.json, for models that have their tokens in other files."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from math import inf
 from typing import Any
 
 SPACE = "▁"
@@ -119,21 +120,27 @@ def check_lengths(tokens: Collection[str]) -> None:
         raise ValueError(f"{len(tokens)} tokens with {length} characters have too many merges")
 
 
-def merges_of(vocabulary: Mapping[str, int], scores: Sequence[float]) -> list[list[str]]:
+def merges_of(
+    vocabulary: Mapping[str, int], scores: Sequence[float], defined: Collection[int] = ()
+) -> list[list[str]]:
     """Every pair of tokens that make a token, the pair of the token with the highest score first.
 
     `vocabulary`: tokens that `check_lengths` has let pass. `scores`: of each token, by its id.
+    `defined`: ids of tokens that the user has defined. SentencePiece finds these before it merges anything,
+    from the left, and at each place the longest one. So their pairs come before all others, those with the
+    longest left part first: a run of spaces grows from its left end until no token is longer.
     """
     found = []
     for token, number in vocabulary.items():
-        score = -scores[number]
+        first = number in defined
+        score = -inf if first else -scores[number]
         for cut in range(1, len(token)):
             left, right = vocabulary.get(token[:cut]), vocabulary.get(token[cut:])
             if left is not None and right is not None:
-                found.append((score, left, right))
+                found.append((score, -cut if first else 0, left, right))
     found.sort()
     texts = {number: token for token, number in vocabulary.items()}
-    return [[texts[left], texts[right]] for _, left, right in found]
+    return [[texts[left], texts[right]] for _, _, left, right in found]
 
 
 def _bpe(vocabulary: Mapping[str, int], merges: Sequence[Sequence[str]]) -> dict[str, Any]:

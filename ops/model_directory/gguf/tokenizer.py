@@ -118,8 +118,10 @@ def _merges_of_pieces(file: Gguf, vocabulary: Mapping[str, int], gemma: bool) ->
         check_lengths(vocabulary.keys())
     except ValueError as error:
         raise file.wrong("tokenizer.ggml.tokens", str(error)) from error
+    types: list[Any] = file.get("tokenizer.ggml.token_type", list, [])
+    defined = {number for number, each in enumerate(types) if each == USER_DEFINED}
     # Gemma's merges have the order of its tokens, not of their scores.
-    return merges_of(vocabulary, [float(-number) for number in range(count)] if gemma else scores)
+    return merges_of(vocabulary, [float(-number) for number in range(count)] if gemma else scores, defined)
 
 
 def _known_merges(file: Gguf, vocabulary: Mapping[str, int]) -> list[list[str]]:

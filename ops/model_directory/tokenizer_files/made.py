@@ -11,7 +11,7 @@ from ops.model_directory.tokenizer_files.sentence_pieces import MODEL, of_pieces
 from ops.model_directory.tokenizer_files.tekken import TEKKEN, of_tekken
 from ops.model_directory.tokenizer_files.tiktoken_ranks import RANKS, of_ranks
 
-KIND = "tokenizer 1"
+KIND = "tokenizer 2"
 """The number is raised when a directory is made in another way than before."""
 _SOURCES: tuple[tuple[tuple[str, ...], Callable[[Path], dict[str, Any]]], ...] = (
     ((TEKKEN,), of_tekken),

@@ -72,11 +72,8 @@ def of_pieces(directory: Path) -> dict[str, Any]:
     name, config = config_of(directory, _CLASSES)
     found, normalizer = _read(directory / MODEL)
     vocabulary = {piece.text: number for number, piece in enumerate(found)}
-    most = max((piece.score for piece in found), default=0.0) + len(found)
-    scores = [
-        most - number if piece.kind == _USER_DEFINED else piece.score for number, piece in enumerate(found)
-    ]
-    merges = merges_of(vocabulary, scores)
+    defined = {number for number, piece in enumerate(found) if piece.kind == _USER_DEFINED}
+    merges = merges_of(vocabulary, [piece.score for piece in found], defined)
     unknown = next((piece.text for piece in found if piece.kind == _UNKNOWN), None)
     added = {
         number: added_token(number, piece.text, special=piece.kind == _CONTROL)

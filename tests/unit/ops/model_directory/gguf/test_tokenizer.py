@@ -17,7 +17,7 @@ from transformers.models.qwen3_5.tokenization_qwen3_5 import PRETOKENIZE_REGEX
 from ops.model_directory.files import FileError
 from ops.model_directory.gguf.file import read_gguf
 from ops.model_directory.gguf.splits import SPLITS
-from ops.model_directory.gguf.tokenizer import tokenizer_config_of, tokenizer_of
+from ops.model_directory.gguf.tokenizer import USER_DEFINED, tokenizer_config_of, tokenizer_of
 from ops.model_directory.settings import SHIPPED_MODEL
 from ops.model_directory.tokenizer_json import SPACE
 from tests.support.gguf import write_gguf
@@ -216,6 +216,26 @@ def test_spaces_of_gemma_are_marks(tmp_path: Path) -> None:
     texts = values["tokenizer.ggml.tokens"]
     texts[texts.index(SPACE * 2)] = "  "
     equal(*both(tmp_path / "a.gguf", values))
+
+
+@pytest.mark.parametrize("architecture", ["gemma3", "llama"])
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 7, 8, 9, 50])
+def test_runs_of_spaces_that_the_user_has_defined(tmp_path: Path, architecture: str, length: int) -> None:
+    """As in llama.cpp, SentencePiece and Gemma 3's own tokenizer.json: the longest one from the left."""
+    values = pieces(**{"general.architecture": architecture, "tokenizer.ggml.add_space_prefix": False})
+    texts, types = values["tokenizer.ggml.tokens"], values["tokenizer.ggml.token_type"]
+    for spaces in (2, 3, 4, 5):
+        if (text := SPACE * spaces) in texts:
+            types[texts.index(text)] = USER_DEFINED
+        else:
+            texts.append(text)
+            types.append(USER_DEFINED)
+            values["tokenizer.ggml.scores"].append(-1000.0)
+    path = write_gguf(tmp_path / "a.gguf", values, {})
+    found = Tokenizer.from_str(json.dumps(tokenizer_of(read_gguf(path))))
+    whole, rest = divmod(length, 5)
+    expected = [SPACE * 5] * whole + ([SPACE * rest] if rest else [])
+    assert found.encode(" " * length, add_special_tokens=False).tokens == expected
 
 
 def test_first_and_last_tokens(tmp_path: Path) -> None:

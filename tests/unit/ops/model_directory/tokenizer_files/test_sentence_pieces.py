@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from transformers import GemmaTokenizer, LlamaTokenizer
+from transformers.convert_slow_tokenizer import generate_merges
 
 from ops.model_directory import tokenizer_json
 from ops.model_directory.hub import HubError, fetched
@@ -154,15 +155,26 @@ def test_gemma(model: Path) -> None:
     pieces = [*begin, Piece("<unk>", 0, UNKNOWN), *defined, *OCTETS, *rest]
     found = made(model, file_of(pieces, prefixed=0), tokenizer_class="GemmaTokenizer")
     vocabulary = {piece.text: place for place, piece in enumerate(pieces)}
-    merges = merges_of(vocabulary, [-float(place) for place in range(len(pieces))])
-    theirs = GemmaTokenizer(
-        vocab=vocabulary, merges=[(left, right) for left, right in merges], add_bos_token=True
-    )
+    merges = generate_merges(vocabulary, {piece.text: piece.score for piece in pieces})
+    theirs = GemmaTokenizer(vocab=vocabulary, merges=merges, add_bos_token=True)
     theirs.add_tokens(["<turn>", "\n\n", "<mask>"])
     for text in [*TEXTS, *MARKED[2:], "a\n\nb\n\n\n<eos><mask>"]:
         assert found.encode(text, special=True) == theirs(text).input_ids, text
     assert found.end_tokens == (1,)
     assert found.special_tokens.keys() == {"<pad>", "<eos>", "<bos>", "<unk>"}
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 7, 8, 9, 50])
+def test_runs_of_spaces_that_the_user_has_defined(model: Path, length: int) -> None:
+    """SentencePiece takes the longest such piece at each place from the left, before it merges anything."""
+    lengths = (2, 3, 4, 5)
+    others = (piece for piece in learned() if piece.text.strip("▁") or len(piece.text) == 1)
+    pieces = [*others, *(Piece("▁" * length, 0, USER_DEFINED) for length in lengths)]
+    found = made(model, file_of(pieces, prefixed=0), tokenizer_class="GemmaTokenizer", add_bos_token=False)
+    whole, rest = divmod(length, max(lengths))
+    ids = {piece.text: place for place, piece in enumerate(pieces)}
+    expected = [ids["▁" * max(lengths)]] * whole + ([ids["▁" * rest]] if rest else [])
+    assert found.encode(" " * length, special=True) == expected
 
 
 def test_tokens_that_were_added_later(model: Path) -> None:
