@@ -73,7 +73,11 @@ class _Grammar:
         if not in_first and mark:
             call = self._rules.add(f"{self._written(mark)} {ending}")
         if not self._asked.single and form.between is not None:
-            ending = self._rules.add(f"{ending} ({self._written(form.between)} {call})*")
+            more = f"({self._written(form.between)} {call})*"
+            # A model that writes a new line after its call has then the choice to end. Where a new line could
+            # only be before a further call, small ones made the same call until `max_tokens`.
+            line = "" if form.last or form.between.strip(LINE) else self._written(LINE)
+            ending = self._rules.add(f"{ending} {more} {line}")
         first = self._written(form.first.removeprefix(mark), {"space": ['" "?']})
         ending = self._rules.add(f"{first} {ending} {self._written(form.last)}")
         thoughts = self._texts.thoughts

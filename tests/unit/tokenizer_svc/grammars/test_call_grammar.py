@@ -287,6 +287,9 @@ ANSWERS = [
     (f"<think>Hm {WRONG}</think>\n\n{CALL}", True, True, True),
     (f"Hm {WRONG}</think>\n\n{CALL}", False, False, True),
     (f"{CALL}\n{CALL}", True, True, False),
+    (f"{CALL}\n", True, True, False),
+    (f"{CALL}\n{CALL}\n", True, True, False),
+    (f"{CALL}\n\n", False, False, False),
     (f"Let me see.\n{CALL}", False, True, False),
     ("Let me see.", False, True, False),
     ("", False, True, False),
@@ -309,7 +312,7 @@ def test_what_an_answer_may_be(model: Model, text: str, required: bool, free: bo
     assert takes(required=True) is required
     assert takes() is free
     assert takes(required=True, thinking=True) is thinking
-    assert takes(required=True, single=True) is (required and text.count(CALL) < 2)
+    assert takes(required=True, single=True) is (required and text.endswith(CALL) and text.count(CALL) < 2)
 
 
 TEXT = {"type": "object", "properties": {"name": {"type": "integer"}}, "required": ["name"]}
