@@ -126,7 +126,7 @@ class Encoder:
 
     def _states(self, tokens: Tensor, positions: Tensor, types: Tensor, lengths: Sequence[int]) -> Tensor:
         """Hidden states of all tokens; see `encode`."""
-        positions = positions + self._first
+        positions = self._numbers(tokens, positions)
         if self._ragged:
             self._lengths = lengths
             return self._run(tokens[None], positions[None], types[None])[0]
@@ -136,6 +136,21 @@ class Encoder:
             texts = (each[batch].view(count, length) for each in (tokens, positions, types))
             found.append(self._run(*texts).flatten(0, 1))
         return torch.cat(found)
+
+    def _numbers(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """The numbers of positions in the model's table.
+
+        Where there is a row of padding, a padding token has it wherever it stands, and others are counted
+        without it: a text may be spelled like one.
+        """
+        if not self._first:
+            return positions
+        row = self._first - 1
+        padding = (tokens == row).long()
+        begins = torch.arange(len(tokens), device=tokens.device) - positions
+        so_far = padding.cumsum(0)
+        before = so_far - (so_far - padding)[begins]
+        return torch.where(padding > 0, row, positions - before + self._first)
 
     def _with_means(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
         """The hidden states, with each text's mean in place of its first one."""
@@ -186,7 +201,7 @@ class Encoder:
     def _texts(self) -> list[tuple[Tensor, Tensor]]:
         """Tokens of random texts, and their types, int64 [tokens] each.
 
-        If there are types, the second half has type 1. No token is the padding token, which some models give
+        If there are types, the second half has type 1. One token is the padding token, which some models give
         another position.
         """
         config, chance = self._model.config, torch.Generator().manual_seed(1)
@@ -196,8 +211,8 @@ class Encoder:
         for length in (1, window + BEYOND, 7, 7):
             length = min(length, _positions_of(self._inner)[1])
             tokens = torch.randint(config.vocab_size, (length,), generator=chance)
-            if padding is not None:
-                tokens[tokens == padding] = (padding + 1) % config.vocab_size
+            if padding is not None and 0 <= padding < config.vocab_size:
+                tokens[length // 3] = padding
             types = torch.arange(length) >= (length + 1) // 2
             texts.append((tokens, types.long() * int(self._takes_types)))
         return texts
