@@ -43,6 +43,13 @@ def unwritten(content: dict[str, Any], rows: int = 0) -> tuple[str, dict[str, in
     return json.dumps(content, ensure_ascii=False), ids
 
 
+def count_of(content: dict[str, Any]) -> int:
+    """How many numbers the tokens of a tokenizer.json have, those included that no token has."""
+    vocab, added = content["model"]["vocab"], content.get("added_tokens") or ()
+    numbers = range(len(vocab)) if isinstance(vocab, list) else vocab.values()
+    return max((*numbers, *(one["id"] for one in added)), default=-1) + 1
+
+
 def _rename(model: dict[str, Any], names: Collection[str]) -> None:
     """Rename tokens of the model that splits words: BPE has them by number, Unigram in a list with scores."""
     vocab = model["vocab"]
@@ -66,9 +73,8 @@ def _fill(content: dict[str, Any], rows: int) -> None:
     vocab, added = content["model"]["vocab"], content.get("added_tokens") or []
     if isinstance(vocab, list):
         return
-    numbers = {*vocab.values(), *(one["id"] for one in added)}
-    highest = max(numbers, default=0)
-    missing = set(range(min(highest, rows or highest))) - numbers
+    count = count_of(content)
+    missing = set(range(min(count, rows or count))) - {*vocab.values(), *(one["id"] for one in added)}
     if not missing:
         return
     # What is in the model's own vocabulary keeps its number, whatever comes before it.

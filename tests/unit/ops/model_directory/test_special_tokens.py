@@ -4,11 +4,13 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
-from llguidance import LLMatcher
+from llguidance import LLMatcher, LLTokenizer
 from tokenizers import Tokenizer
 
+from ops.model_directory import grammars
 from ops.model_directory.grammars import GrammarError, Vocabulary
 from ops.model_directory.settings import SHIPPED_MODEL
 from ops.model_directory.special_tokens import UNWRITTEN, is_special, unwritten
@@ -98,6 +100,21 @@ def test_which_are_special(content: str, flagged: bool, special: bool, tmp_path:
     assert is_special(content, flagged) is special is (content in vocabulary.special)
     matcher = vocabulary.matcher(LLMatcher.grammar_from_regex("(?s:.*)"))
     assert matcher.try_consume_tokens([4096]) == (not special)
+
+
+def test_a_vocabulary_with_fewer_rows_than_tokens_is_read_once(source: str, tmp_path: Path) -> None:
+    content = json.loads(source)
+    rows = max(Tokenizer.from_str(source).get_vocab().values()) + 1
+    content["added_tokens"].append(added(rows, "<image>"))
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with patch.object(grammars, "LLTokenizer", wraps=LLTokenizer) as read:
+        vocabulary = Vocabulary(tmp_path, rows, [END])
+    assert read.call_count == 1
+    assert "<image>" not in vocabulary.special
+    matcher = vocabulary.matcher(LLMatcher.grammar_from_regex("a<image>b"))
+    assert rows not in matcher.compute_ff_tokens()
+    vocabulary.walk(matcher)
+    assert matcher.is_accepting()
 
 
 @pytest.mark.parametrize(
