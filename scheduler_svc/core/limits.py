@@ -181,8 +181,11 @@ def length_limit(request: Request, limits: WorkerLimits) -> int:
         if tokens is None:
             continue
         # As unsigned numbers negative ones are large, too: one look at each token of a long prompt.
-        if max(array("I", tokens.tobytes()), default=0) >= limits.vocab_size:
-            raise RequestRefused("prompt", f"token ids must be in [0, {limits.vocab_size})")
+        size = limits.vocab_size
+        if max(array("I", tokens.tobytes()), default=0) >= size:
+            wrong = next(token for token in tokens if not 0 <= token < size)
+            # A text, too, may spell one: a tokenizer may have more tokens than the model has rows.
+            raise RequestRefused("prompt", f"token id {wrong} is not one of the model's, 0 to {size - 1}")
     for so_far in request.resumed:
         if prompt + len(so_far.tokens) > longest and not request.rolling:
             raise RequestRefused(

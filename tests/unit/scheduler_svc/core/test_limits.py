@@ -42,6 +42,13 @@ def test_what_can_never_fit(
     assert error.value.param == param
 
 
+@pytest.mark.parametrize("token", [32, 40, 2**31 - 1, -1])
+def test_a_token_that_the_model_does_not_have_is_named(fake: SimpleNamespace, token: int) -> None:
+    """A text may spell one, as `<image_soft_token>` of Gemma 3: who wrote the text has seen no token ids."""
+    with pytest.raises(RequestRefused, match=f"token id {token} is not one of the model's, 0 to 31"):
+        length_limit(fake.request([1, token, 99]), fake.limits(vocab_size=32))
+
+
 @pytest.mark.parametrize("name", ["num_blocks", "block_size", "max_slots", "max_model_len", "vocab_size"])
 def test_a_worker_must_have_something_to_offer(fake: SimpleNamespace, name: str) -> None:
     with pytest.raises(ValueError, match=name):
