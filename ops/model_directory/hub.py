@@ -65,7 +65,7 @@ def fetched(model: Path, say: Callable[[str], object] = lambda line: None, weigh
         path = model.expanduser().absolute()
         try:
             file = gguf_of(path)
-            return _complete(path, weights) if file is None else as_directory(file)
+            return _complete(path, weights) if file is None else as_directory(file, say)
         except FileError as error:
             raise HubError(str(error)) from error
     directory = _downloaded(model, FILES, say)

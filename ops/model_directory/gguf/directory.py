@@ -8,7 +8,9 @@ It takes seconds with a large vocabulary, and is done once: see `made_directory.
 """
 
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from ops.model_directory.files import FileError
 from ops.model_directory.gguf.config import config_of, generation_of, pooling_of, read_factors
@@ -44,19 +46,21 @@ def gguf_name(path: Path) -> str:
     return _PART.sub("", path.stem)
 
 
-def as_directory(file: Path) -> Path:
-    """The model directory of a GGUF file, which is made if it is not there yet. Raises `FileError`."""
+def as_directory(file: Path, say: Callable[[str], object] = lambda line: None) -> Path:
+    """The model directory of a GGUF file, which is made if it is not there yet. Raises `FileError`.
+
+    `say`: is told when it is made, which takes seconds.
+    """
     gguf = read_gguf(file.absolute())
-    return made_directory(
-        file,
-        KIND,
-        gguf_name(gguf.path),
-        gguf.paths,
-        lambda: {
+
+    def contents() -> dict[str, Any]:
+        say(f"read    configuration and tokenizer of {file}, once")
+        return {
             "config.json": config_of(gguf, read_factors(gguf)),
             "generation_config.json": generation_of(gguf),
             "1_Pooling/config.json": pooling_of(gguf),
             "tokenizer.json": tokenizer_of(gguf),
             "tokenizer_config.json": tokenizer_config_of(gguf),
-        },
-    )
+        }
+
+    return made_directory(file, KIND, gguf_name(gguf.path), gguf.paths, contents)
