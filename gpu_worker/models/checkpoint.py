@@ -18,7 +18,7 @@ from gpu_worker.models.gguf_tensors import GgufTensors
 from gpu_worker.models.stacked import single_experts
 from gpu_worker.models.wrapped import language_tensors
 from ops.model_directory.files import FileError, not_there
-from ops.model_directory.weight_files import INDEX, SINGLE, weight_files, weight_map
+from ops.model_directory.weight_files import INDEX, SINGLE, only_pickles, weight_files, weight_map
 
 _WEIGHT = "weight"
 NO_ALIASES: Mapping[str, str] = {}
@@ -344,11 +344,6 @@ def shards(directory: Path) -> Mapping[Path, Set[str]]:
         return shards
     if (directory / SINGLE).is_file():
         return {directory / SINGLE: set()}
-    pickles = [
-        path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in sorted(directory.glob(pattern))
-    ]
-    if pickles:
-        raise ModelError(
-            f"{directory}: weights only as pickles ({pickles[0]}), which are never loaded: convert it"
-        )
+    if wrong := only_pickles(directory):
+        raise ModelError(f"{directory}: {wrong}")
     raise ModelError(f"{directory} has no {SINGLE}")

@@ -11,7 +11,7 @@ from ops.model_directory.files import FileError, not_there
 from ops.model_directory.hub import model_name
 from ops.model_directory.lora_modules import named, parse
 from ops.model_directory.settings import SHIPPED_MODEL
-from ops.model_directory.weight_files import named_files
+from ops.model_directory.weight_files import SINGLE, named_files, only_pickles
 from ops.runtime.errors import UsageError
 
 SHIPPED_MODEL_NAME = "quire-tiny"
@@ -59,6 +59,8 @@ class Served:
         for name in ("config.json", "tokenizer.json", *weights):
             file = self.path / name
             if not file.exists():
+                if name == SINGLE and (wrong := only_pickles(self.path)):
+                    raise UsageError(f"{self.path}: {wrong}")
                 raise UsageError(f"{self.path} is not a model directory: it has no {name}")
             if why := not_there(file):
                 raise UsageError(f"{file}: {why}")

@@ -44,6 +44,18 @@ def weight_files(directory: Path) -> list[Path]:
     return [path for name in named_files(directory) if (path := directory / name).is_file()]
 
 
+def only_pickles(directory: Path) -> str | None:
+    """What is wrong with a directory without files of safetensors, if it has pickles in their place.
+
+    Reading a pickle may run any code.
+    """
+    kinds = ("*.bin", "*.pt", "*.pth")
+    found = [path.name for kind in kinds for path in sorted(directory.glob(kind))]
+    if not found:
+        return None
+    return f"weights only as pickles ({found[0]}), which are never loaded: save them as safetensors"
+
+
 def check_form(directory: Path, weights: bool) -> None:
     """Raise `FileError` if the model is there in Mistral's form alone. `weights`: whether they count, too."""
     there = not weights or weight_files(directory) or any(directory.glob("*.gguf"))

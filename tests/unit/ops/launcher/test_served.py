@@ -84,6 +84,16 @@ def test_a_pointer_is_no_model(tmp_path: Path) -> None:
         Served(tmp_path).check()
 
 
+def test_a_model_with_pickles_alone_is_told_from_one_without_weights(tmp_path: Path) -> None:
+    for name in ("config.json", "tokenizer.json", "pytorch_model.bin"):
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(UsageError, match=r"weights only as pickles \(pytorch_model\.bin\)"):
+        Served(tmp_path).check()
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": {"a": "model-1.safetensors"}}))
+    with pytest.raises(UsageError, match=r"it has no model-1\.safetensors"):
+        Served(tmp_path).check()
+
+
 def test_adapters_are_named_by_the_option_or_else_by_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     assert adapters_asked_for([]) == {}
     monkeypatch.setenv("QUIRE_LORA_MODULES", "sql=a poet=b")
