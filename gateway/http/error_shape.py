@@ -45,10 +45,7 @@ send all messages of the conversation."""
 
 
 def _anthropic(error: GatewayError, request_id: str) -> str:
-    message = error.message
-    if error.error_code == "context_length_exceeded":  # agents look for these words, and shorten the prompt
-        message = f"prompt is too long: {message}"
-    detail: dict[str, object] = {"type": anthropic_type(error.status), "message": message}
+    detail: dict[str, object] = {"type": anthropic_type(error.status), "message": error.message}
     if error.error_code == "unsupported_parameter" and error.param in _ANTHROPIC_DETAILS:
         detail["details"] = _ANTHROPIC_DETAILS[error.param]
     return json.dumps({"type": "error", "error": detail, "request_id": request_id})

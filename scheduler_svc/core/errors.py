@@ -29,11 +29,18 @@ class RequestRefused(SchedulerError):
 
 
 class ContextExceeded(RequestRefused):
-    """A request that needs a longer sequence than the `longest` tokens that fit."""
+    """A request that needs a sequence of `tokens`, of which `longest` fit. `note`: what the tokens are."""
 
-    def __init__(self, param: str, longest: int, asked: str) -> None:
-        # Some clients recognize these words, and ask again with a shorter prompt.
-        super().__init__(param, f"This model's maximum context length is {longest} tokens, but {asked}")
+    def __init__(self, param: str, longest: int, tokens: int, note: str = "") -> None:
+        # Clients recognize these words, each its own, and ask again with a shorter prompt. They are
+        # Anthropic's, whose numbers Claude Code reads, OpenAI's of old, and OpenAI's of now. Few look at the
+        # error's `code`, which newer versions of the openai package leave out of their exceptions' text.
+        super().__init__(
+            param,
+            f"prompt is too long: {tokens} tokens > {longest} maximum{note}. "
+            f"This model's maximum context length is {longest} tokens, "
+            "and your input exceeds the context window of this model.",
+        )
 
 
 class TooMuchWaits(SchedulerError):

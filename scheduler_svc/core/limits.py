@@ -172,7 +172,7 @@ def length_limit(request: Request, limits: WorkerLimits) -> int:
     if request.pooling:
         _check_embedding(request, longest, limits)
     elif prompt >= longest:
-        raise ContextExceeded("prompt", longest, f"the prompt has {prompt}, and one is to be generated")
+        raise ContextExceeded("prompt", longest, prompt + 1, ", with the first of the answer")
     if request.rolling and request.beams:
         raise RequestRefused("rolling_context", "a beam search ends with the context")
     if request.rolling and longest < rolling.SHORTEST:
@@ -217,7 +217,7 @@ def _check_embedding(request: Request, longest: int, limits: WorkerLimits) -> No
     """Raise `RequestRefused` if the text is too long, or too long for vectors of all its tokens, or the
     embedding has fewer dimensions than asked."""
     if len(request.prompt) > longest:
-        raise ContextExceeded("prompt", longest, f"the text has {len(request.prompt)}")
+        raise ContextExceeded("prompt", longest, len(request.prompt))
     most = NUMBERS // max(1, limits.embedding_size)
     if request.pooling is Pooling.ALL and len(request.prompt) > most:
         vectors = f"vectors of {limits.embedding_size} numbers for each of its {len(request.prompt)} tokens"

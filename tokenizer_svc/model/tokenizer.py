@@ -203,8 +203,10 @@ class TextModel:
         if context and self.token_characters and characters > context * self.token_characters:
             raise TooLongError(
                 param,
-                f"This model's maximum context length is {context} tokens, but the prompt has {characters} "
-                "characters, more than these can spell.",
+                # Clients recognize these words, see `ContextExceeded` of the scheduler.
+                f"prompt is too long: it has {characters} characters, more than {context} tokens can spell. "
+                f"This model's maximum context length is {context} tokens, "
+                "and your input exceeds the context window of this model.",
             )
 
 

@@ -253,12 +253,13 @@ async def test_an_error_in_a_stream_is_an_event(gateway):
 
 
 async def test_an_error_before_a_stream_is_an_answer(gateway):
+    why = "prompt is too long: 9 tokens > 8 maximum"
+
     async def refuse(request, context):
-        metadata = (("quire-param", "messages"),)
-        await context.abort(grpc.StatusCode.OUT_OF_RANGE, "too long", metadata)
+        await context.abort(grpc.StatusCode.OUT_OF_RANGE, why, (("quire-param", "messages"),))
         yield
 
     gateway.tokenizer.generate = refuse
     answer = await gateway.http.post("/v1/messages", json=ASK | {"stream": True})
     assert error_of(answer) == (400, "invalid_request_error")
-    assert answer.json()["error"]["message"] == "prompt is too long: too long"
+    assert answer.json()["error"]["message"] == why

@@ -1,5 +1,6 @@
 """What is refused at the door."""
 
+import re
 from array import array
 from types import SimpleNamespace
 from typing import Any
@@ -47,6 +48,24 @@ def test_a_token_that_the_model_does_not_have_is_named(fake: SimpleNamespace, to
     """A text may spell one, as `<image_soft_token>` of Gemma 3: who wrote the text has seen no token ids."""
     with pytest.raises(RequestRefused, match=f"token id {token} is not one of the model's, 0 to 31"):
         length_limit(fake.request([1, token, 99]), fake.limits(vocab_size=32))
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"your input exceeds the context window of this model",  # GitHub's Copilot
+        r"exceeds the context window",  # LangChain, in a stream of responses
+        r"prompt is too long",  # LangChain, of other answers
+        r"^prompt is too long[^0-9]*43\s*tokens?\s*>\s*42",  # Claude Code
+        r"43\s*tokens?\s*>\s*42",  # Qwen Code
+        r"this model's maximum context length is",  # LiteLLM
+        r"maximum context length is 42 tokens",  # opencode, Kilo Code, Pi
+    ],
+)
+def test_agents_recognize_a_prompt_that_is_too_long(fake: SimpleNamespace, pattern: str) -> None:
+    with pytest.raises(RequestRefused) as error:
+        length_limit(fake.request([1] * 42), fake.limits(max_model_len=42))
+    assert re.search(pattern, str(error.value), re.IGNORECASE)
 
 
 @pytest.mark.parametrize("name", ["num_blocks", "block_size", "max_slots", "max_model_len", "vocab_size"])
