@@ -26,6 +26,10 @@ from gateway.upstream.generator import Generator
 from proto.sampling_pb2 import LENGTH, NOT_FINISHED
 from proto.tokenizer_pb2 import TextChunk, TextDelta
 
+SIGNATURE = "quire"
+"""Of every thought. Nothing is signed, but without a signature clients leave a thought out of what they send
+back, or make it the answer's text: Copilot, Vercel's AI SDK, Pi."""
+
 
 def router(generator: Generator, volatile: Volatile) -> APIRouter:
     """`volatile`: what becomes of the line of a system prompt that each request has anew."""
@@ -116,7 +120,7 @@ class MessagesAnswer(ChatAnswer):
         parts = self._parts[0]
         content: list[Json] = []
         if thought := "".join(parts.reasoning):
-            content.append({"type": "thinking", "thinking": thought, "signature": ""})
+            content.append({"type": "thinking", "thinking": thought, "signature": SIGNATURE})
         if text := "".join(parts.content):
             content.append({"type": "text", "text": text})
         for number, call in enumerate(parts.calls):
@@ -187,10 +191,12 @@ class MessagesAnswer(ChatAnswer):
         return _event({"type": "content_block_delta", "index": self._blocks - 1, "delta": delta})
 
     def _close(self) -> str:
-        if not self._open:
+        kind, self._open = self._open, ""
+        if not kind:
             return ""
-        self._open = ""
-        return _event({"type": "content_block_stop", "index": self._blocks - 1})
+        signed = {"type": "signature_delta", "signature": SIGNATURE}
+        events = self._delta(signed) if kind == "thinking" else ""
+        return events + _event({"type": "content_block_stop", "index": self._blocks - 1})
 
 
 class NoAnswer(MessagesAnswer):

@@ -21,7 +21,7 @@ class ThinkingBlock(AnswerPart):
 
     type: Literal["thinking"]
     thinking: str
-    signature: Literal[""]
+    signature: str = Field(description="Says nothing. In a stream it comes at the thought's end.")
 
 
 class ToolUseBlock(AnswerPart):
@@ -96,6 +96,13 @@ class ThinkingMore(AnswerPart):
     thinking: str
 
 
+class SignatureMore(AnswerPart):
+    """The signature of a thought, which ends it."""
+
+    type: Literal["signature_delta"]
+    signature: str
+
+
 class InputMore(AnswerPart):
     """More of a call's arguments, as JSON."""
 
@@ -108,7 +115,7 @@ class BlockDelta(AnswerPart):
 
     type: Literal["content_block_delta"]
     index: int
-    delta: TextMore | ThinkingMore | InputMore
+    delta: TextMore | ThinkingMore | SignatureMore | InputMore
 
 
 class BlockStop(AnswerPart):

@@ -73,9 +73,12 @@ async def streamed(gateway, **fields):
                 delta, block = value["delta"], blocks[-1]
                 kind = delta.pop("type")
                 (field,) = delta
-                assert kind == {"text": "text_delta", "thinking": "thinking_delta"}.get(
-                    block["type"], "input_json_delta"
-                )
+                assert block["type"] == {
+                    "text_delta": "text",
+                    "thinking_delta": "thinking",
+                    "signature_delta": "thinking",
+                    "input_json_delta": "tool_use",
+                }.get(kind)
                 into = "json" if field == "partial_json" else field
                 block[into] += delta[field]
             case "content_block_stop":
@@ -150,7 +153,7 @@ async def test_thoughts_text_and_calls_are_blocks(gateway, size):
     gateway.tokenizer.generate = says(WHOLE, size)
     message = await both(gateway, tools=TOOLS)
     assert message["content"] == [
-        {"type": "thinking", "thinking": "Where?", "signature": ""},
+        {"type": "thinking", "thinking": "Where?", "signature": "quire"},
         {"type": "text", "text": "I look."},
         {"type": "tool_use", "name": "look", "input": {"at": "owl"}},
         {"type": "tool_use", "name": "look", "input": {"at": "fox"}},
