@@ -56,5 +56,8 @@ CLIENTS = (
     Client("haystack", ("haystack-ai==3.4.0",)),
     Client("codex", ("@openai/codex@0.169.0",), node=True, scripted=True),
     Client("claude-code", ("@anthropic-ai/claude-code@2.1.330",), node=True, scripted=True),
+    Client("copilot", ("@github/copilot@1.0.102",), node=True, scripted=True),
+    Client("opencode", ("opencode-ai@1.18.33",), node=True, scripted=True),
+    Client("pi", ("@mariozechner/pi-coding-agent@0.73.1",), node=True, scripted=True),
     Client("lm-eval", ("lm-eval[api]==0.4.13", "transformers")),
 )

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+import grpc
 from tokenizers import Tokenizer
 
 from ops.runtime.process import run
@@ -20,6 +21,7 @@ from proto.rpc import Node
 from proto.sampling_pb2 import STOP
 from proto.scheduler_pb2 import GenerateRequest, GenerateResponse, SequenceDelta
 from proto.scheduler_pb2_grpc import SchedulerServicer, add_SchedulerServicer_to_server
+from scheduler_svc.core.errors import ContextExceeded
 from scheduler_svc.settings import SchedulerSettings
 from tests.support.deployment import ROOT, SERVICES, Deployment, Process, started
 
@@ -28,6 +30,11 @@ CONTEXT = 131_072
 AT_ONCE = 16
 """Tokens of an answer in one message."""
 COMMAND = "echo $((3 + 4)) foxes | tee foxes.txt"
+TALE_CONTEXT = 35_000
+"""Tokens, for who asks for the tale: more are refused as too long, as a real scheduler does."""
+TALE = "Read the tale."
+CHAPTER = "yes 'The fox and the owl went for a walk in the snow.' | head -n 380"
+"""Prints a part of the tale, 19,000 characters. Longer outputs are cut by some agents."""
 
 
 TEMPLATE = """
@@ -39,7 +46,9 @@ TEMPLATE = """
 {%- if not loop.first and message.role == "user" and loop.previtem.role == "user" -%}
 {{- raise_exception("user and assistant take turns") -}}
 {%- endif -%}
-{{- "<|" ~ message.role ~ "|>" ~ message.content -}}
+{{- "<|" ~ message.role ~ "|>" -}}
+{%- if message.reasoning_content -%}<think>{{ message.reasoning_content }}</think>{%- endif -%}
+{{- message.content -}}
 {%- for call in message.tool_calls or [] -%}
 <tool_call>{{ call.function | tojson }}</tool_call>
 {%- endfor -%}
@@ -54,9 +63,18 @@ def _call(name: str, **arguments: str) -> str:
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
+THOUGHT = "<think>I had better look.</think>"
+"""Of every answer. An agent that does not send it back gets another answer."""
+_WORDS = r"((?!<\|end\|>).)*"
+SUMMARIZES = rf"^(?=.*{re.escape(TALE)}).*<\|user\|>{_WORDS}(?i:summar){_WORDS}<\|end\|><\|assistant\|>$"
 SCRIPT = (
-    ("7 foxes", "There are 7 foxes, and foxes.txt says so."),
+    (f"{THOUGHT}.*7 foxes", "There are 7 foxes, and foxes.txt says so."),
+    ("7 foxes", "I have forgotten why I looked."),
+    ("a tale of snow", "It is a tale of snow."),
+    (SUMMARIZES, "This is a tale of snow."),
+    (re.escape(TALE), _call("bash", command=CHAPTER, description="Read")),
     ("Count the foxes.*exec_command|exec_command.*Count the foxes", _call("exec_command", cmd=COMMAND)),
+    ('"name": "bash".*Count the foxes', _call("bash", command=COMMAND, description="Count")),
     ("Count the foxes", _call("Bash", command=COMMAND, description="Count")),
     ("", "A fox."),
 )
@@ -76,7 +94,10 @@ class Scripted(SchedulerServicer):  # type: ignore[misc]
     ) -> AsyncIterator[GenerateResponse]:
         start = (await anext(aiter(requests))).start
         prompt = self._tokenizer.decode(list(unpack(start.prompt_tokens)), skip_special_tokens=False)
+        if TALE in prompt and len(start.prompt_tokens) // 4 >= TALE_CONTEXT:
+            await self._refuse(len(start.prompt_tokens) // 4, context)
         answer = next(said for pattern, said in SCRIPT if re.search(pattern, prompt, re.DOTALL))
+        answer = f"{THOUGHT}{answer}"
         tokens = [*self._tokenizer.encode(answer, add_special_tokens=False).ids, self._end]
         for place in range(0, len(tokens), AT_ONCE):
             last = place + AT_ONCE >= len(tokens)
@@ -84,6 +105,11 @@ class Scripted(SchedulerServicer):  # type: ignore[misc]
                 tokens=pack(tokens[place : place + AT_ONCE]), finish_reason=STOP if last else 0
             )
             yield GenerateResponse(deltas=[delta])
+
+    @staticmethod
+    async def _refuse(tokens: int, context: Any) -> None:
+        why = ContextExceeded("prompt", TALE_CONTEXT, tokens)
+        await context.abort(grpc.StatusCode.OUT_OF_RANGE, str(why), (("quire-param", why.param),))
 
 
 class ScriptedDeployment(Deployment):
