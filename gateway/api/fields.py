@@ -27,8 +27,9 @@ MAX_DOCUMENTS = 1024
 MAX_TEMPLATE_LENGTH = 65_536
 """Characters of a client's chat template."""
 MAX_ARGUMENT_DEPTH = 16
-TEXT_PARTS = ("text", "refusal")
-"""Types of a message's parts. The text of each is in a field of that name. Other servers' models refuse."""
+TEXT_PARTS = {"text": "text", "refusal": "refusal", "input_text": "text", "output_text": "text"}
+"""Types of a message's parts that are text, and the field that has it. Other servers' models refuse; the last
+two are of the Responses API."""
 MAX_ARGUMENTS = 4096
 """Values in the variables of a chat template, those within lists and objects among them."""
 
@@ -174,8 +175,9 @@ def _text(value: object, images: bool = False) -> object:
             what = "Only parts of types 'text' and 'image_url' are" if images else "Only texts are"
             raise PydanticCustomError("unsupported_value", "{what} supported here", {"what": what})
         # Other fields are hints for caches and the like.
-        if not isinstance(text := part.get(kind), str):
-            raise PydanticCustomError("string_type", f"A {kind} part has the fields 'type' and '{kind}'")
+        field = TEXT_PARTS[kind]
+        if not isinstance(text := part.get(field), str):
+            raise PydanticCustomError("string_type", f"A {kind} part has the fields 'type' and '{field}'")
         texts.append(text)
     return "".join(texts)
 
@@ -194,10 +196,10 @@ _TOKENS = {
 _TEXT_PARTS: list[JsonSchemaValue] = [
     {
         "type": "object",
-        "properties": {"type": {"const": kind}, kind: {"type": "string"}},
-        "required": ["type", kind],
+        "properties": {"type": {"const": kind}, field: {"type": "string"}},
+        "required": ["type", field],
     }
-    for kind in TEXT_PARTS
+    for kind, field in TEXT_PARTS.items()
 ]
 
 

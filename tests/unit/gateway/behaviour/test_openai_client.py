@@ -254,7 +254,7 @@ async def test_several_choices_of_a_chat_have_one_prompt(gateway):
 async def test_an_answer_can_be_sent_back(gateway):
     client = gateway.openai()
     answer = await client.chat.completions.create(model="m", messages=MESSAGES)
-    parts = [{"type": "text", "text": "And "}, {"type": "text", "text": "then?"}]
+    parts = [{"type": "text", "text": "And "}, {"type": "input_text", "text": "then?"}]
     refused = {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}
     turn = [*MESSAGES, answer.choices[0].message, {"role": "user", "content": parts, "name": "Bob"}]
     await client.chat.completions.create(
