@@ -93,7 +93,7 @@ class Letter(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Writes that go out together, in order of the fields."""
+    """Writes that go out together, the beginnings of calls last."""
 
     number: int
     """1, 2, 3, ... among the sender's batches."""

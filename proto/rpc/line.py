@@ -4,7 +4,7 @@ import asyncio
 
 from proto.rpc.errors import BusAway
 from proto.rpc.place import Place
-from proto.rpc.resp import Command, Connection, RedisReplyError, Replies
+from proto.rpc.resp import Command, Connection, RedisReplyError, Replies, checked
 
 REPLY_SECONDS = 5
 """A connection whose reply takes longer, beyond the time that a read may block, counts as dead."""
@@ -23,6 +23,11 @@ class Line:
     def another(self) -> "Line":
         """Another connection to the same Redis, for reads that block."""
         return Line(self._place.url, self._place)
+
+    def here(self) -> Connection | None:
+        """The connection, if it can be used at once, as it nearly always can. None: `get` it."""
+        connection = self._open()
+        return connection if connection is not None and connection.history == self.history else None
 
     async def get(self, any_history: bool = False) -> Connection:
         """Raises `BusAway`, too, for a history that is not the lease's, unless it may be `any_history`."""
@@ -49,9 +54,9 @@ class Line:
 
     async def execute(self, *commands: Command, block_seconds: float = 0) -> Replies:
         """Raises `BusAway`."""
-        connection = await self.get()
+        connection = self.here() or await self.get()
         try:
-            return await connection.execute(commands, block_seconds + REPLY_SECONDS)
+            return checked(await connection.send(commands, block_seconds + REPLY_SECONDS))
         except RedisReplyError as error:
             if not self.refused(error):
                 raise

@@ -16,7 +16,7 @@ from proto.rpc.client_call import ClientCall
 from proto.rpc.errors import BusAway
 from proto.rpc.frames import decode
 from proto.rpc.lease import Lease, LeaseKeeper, LeaseReader
-from proto.rpc.outbox import RETRY_SECONDS, Outbox
+from proto.rpc.outbox import RETRY_SECONDS, Outbox, answered
 from proto.rpc.owner import Owner
 from proto.rpc.probe import probe
 from proto.rpc.protocol import PROTOCOL
@@ -264,6 +264,8 @@ class Node:
                     frames = 0
                     await asyncio.sleep(0)
             self._progress.set()
+            if len(entries) == 1:  # else there are probably more
+                await answered()
 
     def _receive(self, received: Received) -> int:
         try:

@@ -20,6 +20,15 @@ MAX_BYTES = 4 * 2**20
 MAX_ENTRY_FRAMES = 2**16
 """Frames of one entry. Each takes some 30 bytes besides its message."""
 RETRY_SECONDS = 0.1
+ANSWERING_TURNS = 3
+"""Turns of the event loop within which what was read is usually answered, and the answer sent."""
+
+
+async def answered() -> None:
+    """Return when what was just read has probably been answered. To be awaited before more is asked for: that
+    takes a system call here and a moment of Redis, and the answer need not wait for either."""
+    for _ in range(ANSWERING_TURNS):
+        await asyncio.sleep(0)
 
 
 class Opener(Protocol):
@@ -121,6 +130,9 @@ class Outbox:
         while True:
             await self._has_work.wait()
             self._empty.clear()
+            if self._settled:
+                # A call was taken, whose handler may have woken others, as one that plans: they speak first.
+                await asyncio.sleep(0)
             while self._has_work.is_set():
                 await self._send()
             self._empty.set()

@@ -107,22 +107,23 @@ class RedisLink:
         if batch.opens:
             # A transaction, so that the number is there if and only if the calls are.
             mark: Command = ("SET", self._sent_key, batch.number, "EX", FORGOTTEN_SECONDS)
-            commands = [("MULTI",), *commands, mark, ("EXEC",)]
-        connection = await self._control.get()
+            commands = [("MULTI",), mark, *commands, ("EXEC",)]
+        connection = self._control.here() or await self._control.get()
         replies = await connection.send(commands)
         if batch.opens and (allowed := self._allowed(commands, replies)) is not None:
             replies = await connection.send(allowed)
         if batch.opens and isinstance(replies[-1], list):
             replies = replies[-1]
+        first_open = len(replies) - len(batch.opens)
         for number, reply in enumerate(replies):
             # A key of another type is an operator's mistake, which no retry repairs. An inbox that is refused
             # is no neighbour's: somebody has written an entry in a name that is none.
-            hopeless = ("WRONGTYPE",) if number < len(batch.opens) else ("WRONGTYPE", "NOPERM")
+            hopeless = ("WRONGTYPE", "NOPERM") if number < first_open else ("WRONGTYPE",)
             if isinstance(reply, hiredis.ReplyError) and not str(reply).startswith(hopeless):
                 error = RedisReplyError(str(reply))
                 self._control.refused(error)
                 raise error
-        return [reply.decode() if isinstance(reply, bytes) else "" for reply in replies[: len(batch.opens)]]
+        return [reply.decode() if isinstance(reply, bytes) else "" for reply in replies[first_open:]]
 
     def _allowed(self, commands: list[Command], replies: Replies) -> list[Command] | None:
         """A transaction without the inboxes that Redis has refused, for which it has done nothing of it."""
@@ -140,9 +141,6 @@ class RedisLink:
     def _commands(self, batch: Batch) -> list[Command]:
         prefix = self._prefix
         commands: list[Command] = [
-            ("XADD", prefix + door, "*", FIELD, payload) for door, payload in batch.opens
-        ]
-        commands += [
             ("XADD", prefix + inbox_of(process_id), "NOMKSTREAM", "*", FIELD, payload)
             for process_id, payload in batch.entries
         ]
@@ -151,6 +149,8 @@ class RedisLink:
         for stream, entry, reason, payload in batch.letters:
             letter: Command = ("stream", stream, "id", entry, "reason", reason, "entry", payload)
             commands.append(("XADD", prefix + DEAD_LETTERS, "MAXLEN", "~", DEAD_LETTERS_KEPT, "*", *letter))
+        # Redis wakes first who reads what was written last: a call goes on before its caller hears of it.
+        commands += [("XADD", prefix + door, "*", FIELD, payload) for door, payload in batch.opens]
         return commands
 
     # --- the inbox ---

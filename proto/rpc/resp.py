@@ -5,6 +5,7 @@ lock or retry in between. Connecting again is its users' business, who know what
 """
 
 import asyncio
+import math
 import socket
 import ssl
 from collections import deque
@@ -35,6 +36,20 @@ class RedisReplyError(BusAway):
     """Redis answered with an error, such as that it is still loading."""
 
 
+class _Awaited:
+    """A pipeline whose replies have not all come."""
+
+    __slots__ = ("count", "due", "future", "passed")
+
+    def __init__(self, count: int, future: "asyncio.Future[Replies]") -> None:
+        """`count`: of its replies."""
+        self.count, self.future = count, future
+        self.due = math.inf
+        """When the connection counts as dead, by the event loop's clock."""
+        self.passed = 0
+        """See `BoundedReader.passed`: if it is another one when this is due, a long reply is coming."""
+
+
 class Connection(asyncio.Protocol):
     """Use `Connection.open`. Every method must be called in the event loop's thread."""
 
@@ -42,8 +57,11 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._reader = BoundedReader()
         self._transport: asyncio.Transport | None = None
-        self._waiting: deque[tuple[int, asyncio.Future[Replies]]] = deque()
+        self._waiting: deque[_Awaited] = deque()
         self._replies: Replies = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._look_at = math.inf
+        """When the timer ends. It outlives the replies that it is for: a timer for each would cost more."""
         self._reason = ""
         """Why the connection was given up."""
         self.client_id = 0
@@ -128,8 +146,11 @@ class Connection(asyncio.Protocol):
     def open_still(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
-    def send(self, commands: Sequence[Command]) -> "asyncio.Future[Replies]":
-        """Send a pipeline; the future gets its replies, errors among them, or raises `BusAway`."""
+    def send(self, commands: Sequence[Command], timeout: float | None = None) -> "asyncio.Future[Replies]":
+        """Send a pipeline; the future gets its replies, errors among them, or raises `BusAway`.
+
+        After `timeout` seconds the connection counts as dead, unless a long reply is coming.
+        """
         future: asyncio.Future[Replies] = self._loop.create_future()
         if self._transport is None or self._transport.is_closing():
             future.set_exception(BusAway(self._reason or "the connection is closed"))
@@ -137,7 +158,12 @@ class Connection(asyncio.Protocol):
         if not commands:
             future.set_result([])
             return future
-        self._waiting.append((len(commands), future))
+        awaited = _Awaited(len(commands), future)
+        self._waiting.append(awaited)
+        if timeout is not None:
+            awaited.due, awaited.passed = self._loop.time() + timeout, self._reader.passed
+            if awaited.due < self._look_at:
+                self._look_later(awaited.due)
         packed = map(hiredis.pack_command, commands)  # type: ignore[arg-type]
         self._transport.write(b"".join(packed))
         return future
@@ -145,29 +171,27 @@ class Connection(asyncio.Protocol):
     async def execute(self, commands: Sequence[Command], timeout: float | None = None) -> Replies:
         """Send a pipeline and wait for its replies. Raises `BusAway`, for an error reply `RedisReplyError`.
 
-        After `timeout` seconds the connection counts as dead, unless a long reply is coming.
+        `timeout`: see `send`.
         """
-        future = self.send(commands)
-        timer = None
-        if timeout is not None:
-            timer = self._loop.call_later(timeout, self._expire, future, self._reader.passed)
-        try:
-            replies = await future
-        finally:
-            if timer is not None:
-                timer.cancel()
-        for reply in replies:
-            if isinstance(reply, hiredis.ReplyError):
-                raise RedisReplyError(str(reply))
-        return replies
+        return checked(await self.send(commands, timeout))
 
-    def _expire(self, future: "asyncio.Future[Replies]", passed: int) -> None:
-        if future.done():
-            return
-        if passed == self._reader.passed:
-            self.close()
-        else:
-            self._loop.call_later(COMING_SECONDS, self._expire, future, self._reader.passed)
+    def _look_later(self, due: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._look_at = self._loop.call_at(due, self._look), due
+
+    def _look(self) -> None:
+        """Is anything overdue?"""
+        self._timer, self._look_at, now = None, math.inf, self._loop.time()
+        awaited = [one for one in self._waiting if one.due < math.inf and not one.future.done()]
+        for one in awaited:
+            if one.due > now:
+                continue
+            if one.passed == self._reader.passed:
+                return self.close()
+            one.due, one.passed = now + COMING_SECONDS, self._reader.passed
+        if awaited:
+            self._look_later(min(one.due for one in awaited))
 
     def close(self) -> None:
         if self._transport is not None:
@@ -189,8 +213,8 @@ class Connection(asyncio.Protocol):
                     # Redis has refused the connection, as when it has too many: it says why, and hangs up.
                     return self._give_up(str(reply))
                 self._replies.append(reply)
-                if len(self._replies) == self._waiting[0][0]:
-                    _, future = self._waiting.popleft()
+                if len(self._replies) == self._waiting[0].count:
+                    future = self._waiting.popleft().future
                     replies, self._replies = self._replies, []
                     reader.held = 0
                     if not future.done():
@@ -208,10 +232,20 @@ class Connection(asyncio.Protocol):
         # A refusal may come in place of the reply to the first command of several.
         refusals = [str(reply) for reply in self._replies if isinstance(reply, hiredis.ReplyError)]
         self._reason = self._reason or next(iter(refusals), "the connection was lost")
+        if self._timer is not None:
+            self._timer.cancel()
         waiting, self._waiting = self._waiting, deque()
-        for _, future in waiting:
-            if not future.done():
-                future.set_exception(BusAway(self._reason))
+        for awaited in waiting:
+            if not awaited.future.done():
+                awaited.future.set_exception(BusAway(self._reason))
+
+
+def checked(replies: Replies) -> Replies:
+    """The replies. Raises `RedisReplyError` if one is an error."""
+    for reply in replies:
+        if isinstance(reply, hiredis.ReplyError):
+            raise RedisReplyError(str(reply))
+    return replies
 
 
 def _ask_when_idle(connected: socket.socket) -> None:

@@ -13,7 +13,7 @@ from proto.rpc.bus import Letter, Link, Received, door_of, milliseconds_of
 from proto.rpc.call import Status
 from proto.rpc.errors import BusAway, MalformedEntry
 from proto.rpc.frames import Metadata, decode_opening, from_pairs
-from proto.rpc.outbox import RETRY_SECONDS, Outbox
+from proto.rpc.outbox import RETRY_SECONDS, Outbox, answered
 from proto.rpc.protocol import refusal, spoken
 from proto.rpc.recent import Recent
 from proto.rpc.resume import OUTSIDE, REFUSED_ATTEMPT, SUSPECT_ATTEMPT, attempt_of
@@ -214,8 +214,7 @@ class Server:
             # They stay pending: for itself once it has a lease again, or for another replica.
             if entries and self._node.holds_lease:
                 await self._arrived(entries)
-            # First responses of these calls go out before more calls are taken.
-            await asyncio.sleep(0)
+            await answered()
 
     async def _arrived(self, entries: Sequence[Received]) -> None:
         """Take in as many calls as there is room for, and give the others back."""
