@@ -22,6 +22,9 @@ from scheduler_svc.wire import plan_to
 
 IDLE_SECONDS = 1.0
 """A scheduler that has been idle for this long checks its own consistency, while nobody waits for it."""
+REST_SECONDS = 0.05
+"""After this time without work the worker is told which slots are free. The next plan tells it, too: with one
+short request after the other no plan of its own is made for it, at the moment when answers are sent."""
 
 
 class WorkerLink:
@@ -44,6 +47,9 @@ class WorkerLink:
         self.progress = Progress()
         self._changed = asyncio.Event()
         self._check: asyncio.TimerHandle | None = None
+        self._rest: asyncio.TimerHandle | None = None
+        self._rests = False
+        """There was no work for `REST_SECONDS`."""
 
     def wake(self) -> None:
         """A request or a result has come: there may be something to plan."""
@@ -60,8 +66,9 @@ class WorkerLink:
                 planning.result()
             await receiving
         finally:
-            if self._check is not None:
-                self._check.cancel()
+            for timer in (self._check, self._rest):
+                if timer is not None:
+                    timer.cancel()
             planning.cancel()
             receiving.cancel()
             self._call.cancel()
@@ -78,11 +85,17 @@ class WorkerLink:
                     await self._call.write(message)
                 except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
                     return  # the call is over; the receiving task learns why
+                if scheduler.in_flight == 1:  # the worker waits for it, and not for the one that is made next
+                    await asyncio.sleep(0)
 
     def _next_plan(self) -> StepPlan | None:
         """The next plan for the worker; None if enough are in flight or there is nothing to do."""
         if self.scheduler.in_flight >= self._depth.plans:
             return None
+        if self.scheduler.idle and not self._rests:
+            self._rest_soon()
+            return None
+        self._rests = False
         with self._guard:
             plan = self.scheduler.plan()
             if plan is None:
@@ -128,6 +141,15 @@ class WorkerLink:
             self.wake()
             if self.scheduler.idle:
                 self._check_soon()
+
+    def _rest_soon(self) -> None:
+        if self._rest is not None:
+            self._rest.cancel()
+        self._rest = asyncio.get_running_loop().call_later(REST_SECONDS, self._come_to_rest)
+
+    def _come_to_rest(self) -> None:
+        self._rests = True
+        self.wake()
 
     def _check_soon(self) -> None:
         if self._check is not None:

@@ -44,7 +44,8 @@ class LazyHeap(Generic[Member]):
 
     def first(self, fits: Callable[[Member], bool] | None = None) -> Member | None:
         """The member with the lowest key, or of those that fit; None if there is none."""
-        heap, unfit, found = self._heap, list[tuple[Any, ...]](), None
+        heap, found = self._heap, None
+        unfit: list[tuple[Any, ...]] = []
         while heap and found is None:
             member: Member = heap[0][-1]
             if self._entries.get(member) is not heap[0]:

@@ -78,7 +78,8 @@ def _cached_prefix(state: SchedulerState, sequence: Sequence) -> tuple[list[int]
 
     Something must be left to compute: the block of its last token is not among them.
     """
-    hits, match = list[int](), state.batch.pool.match
+    hits: list[int] = []
+    match = state.batch.pool.match
     while True:
         named = state.name_ahead(sequence, len(hits))
         most = min(named, sequence.group.most_cached // state.limits.block_size)

@@ -15,7 +15,7 @@ def add_decodes(state: SchedulerState, step: StepBuilder) -> None:
     All decodes of a batch pass through this loop: a capability costs one comparison if it is not used.
     """
     rows, budget = step.sequences, step.budget
-    stuck = set[Account]()  # an older sequence found no block and none to preempt: nor will one younger
+    stuck: set[Account] = set()  # an older sequence found no block and none to preempt: nor will one younger
     decode = State.DECODE
     decodes = [sequence for sequence in _first_to_last(state) if sequence.state is decode]
     drafts = drafts_of_step(state, decodes)

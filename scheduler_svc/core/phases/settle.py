@@ -66,7 +66,7 @@ def _settle_rows(
     """
     limits, tokens, end = state.limits, result.tokens, 0
     block_size, window, goes_on = limits.block_size, limits.window, Finish.NOT_FINISHED
-    rounds_over = dict[SequenceGroup, None]()
+    rounds_over: dict[SequenceGroup, None] = {}
     counts, samples_of = flight.plan.rows.counts, flight.plan.rows.samples
     for sequence, epoch, count, sampled in zip(
         flight.sequences, flight.epochs, counts, samples_of, strict=True
