@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import uvloop
 
+from ops.runtime import huge_pages
 from ops.runtime.errors import StartError
 from ops.runtime.logs import start_logs
 from ops.runtime.metrics_store import MetricsStore, publish
@@ -72,6 +73,8 @@ async def _run(settings: Settings, service: str, serve: Serve[Settings]) -> None
     watch_loop()
     gc.freeze()  # what was imported stays: the collector need not look at it again and again
     gc.set_threshold(*COLLECTED_AFTER)
+    if service != "worker":  # whose memory is weights and pages of keys and values, which are huge already
+        huge_pages.use_soon()
     bus = RedisBus(settings.redis_url, prefix=settings.stream_prefix)
     lease, secret = settings.lease_seconds, settings.secret
     async with Node(bus, service=service, lease_seconds=lease, secret=secret) as node:
