@@ -18,6 +18,7 @@ from proto.parts import parts_of
 from proto.rpc import BusAway, Node, Resumption
 from proto.rpc.call import TOO_LARGE, Status
 from proto.rpc.line import Line
+from proto.rpc.outbox import answered
 from proto.scheduler_pb2 import EmbedTokensRequest, EmbedTokensResponse, GenerateRequest
 from proto.scheduler_pb2_grpc import SchedulerStub
 from proto.tokenizer_pb2 import (
@@ -300,6 +301,8 @@ class TokenizerService(TokenizerServicer):
         call = self._scheduler.Generate(metadata=metadata, timeout=timeout, wait_for_ready=True)
         try:
             await _write(call, GenerateRequest(start=generation.start()))
+            await answered()
+            generation.prepare()  # while the scheduler computes
             async for response in call:
                 waits.came()
                 if generation.scores_prompt:

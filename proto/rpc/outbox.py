@@ -25,8 +25,11 @@ ANSWERING_TURNS = 3
 
 
 async def answered() -> None:
-    """Return when what was just read has probably been answered. To be awaited before more is asked for: that
-    takes a system call here and a moment of Redis, and the answer need not wait for either."""
+    """Return when what was just read has probably been answered, and the answer sent.
+
+    To be awaited before more is asked for, which takes a system call here and a moment of Redis, and before
+    whatever else need not be done at once.
+    """
     for _ in range(ANSWERING_TURNS):
         await asyncio.sleep(0)
 

@@ -12,6 +12,8 @@ CONTEXT = 16
 """Tokens of the prompt's end that are looked at. Enough for a character's bytes among skipped tokens."""
 
 _utf8 = codecs.getincrementaldecoder("utf-8")
+_CONTINUATIONS = bytes(range(0x80, 0xC0))
+"""Bytes with which no character begins."""
 
 
 class Detokenizer:
@@ -63,4 +65,4 @@ class NoText(Detokenizer):
 
 def _from_first_character(data: bytes) -> bytes:
     """`data` without the end of a character that began before it."""
-    return data.lstrip(bytes(range(0x80, 0xC0)))
+    return data.lstrip(_CONTINUATIONS)

@@ -109,6 +109,10 @@ class Generation:
             fingerprint=self._worker if so_far or scored > 1 else "",
         )
 
+    def prepare(self) -> None:
+        """Make what the first tokens need, before they come."""
+        self._sequence(0)
+
     def resume(self) -> TextChunk | None:
         """Continue what earlier calls of the gateway delivered. Returns a chunk if text is due at once."""
         chunk = TextChunk()

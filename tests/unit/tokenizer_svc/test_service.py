@@ -39,6 +39,8 @@ from proto.tokenizer_pb2_grpc import TokenizerStub
 from tests.support.spans import exported_to
 from tests.unit.tokenizer_svc.conftest import service_of
 from tokenizer_svc import service
+from tokenizer_svc.answers import generation
+from tokenizer_svc.answers.detokenizer import Detokenizer
 from tokenizer_svc.errors import InvalidRequestError
 from tokenizer_svc.formats.formats import Formats, ThoughtRules
 from tokenizer_svc.grammars.call_rules import CallRules, Function
@@ -103,6 +105,26 @@ def last_of(chunks: list[TextChunk], index: int = 0) -> Any:
 @pytest.fixture
 def answer(byte_level: TextModel) -> list[int]:
     return byte_level.encode(ANSWER, special=False)
+
+
+async def test_what_tokens_need_is_made_while_the_scheduler_computes(
+    stub: Any, scheduler: Any, answer: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = asyncio.Event()
+
+    class Noted(Detokenizer):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            made.set()
+
+    async def script(start: Any, context: Any) -> AsyncIterator[GenerateResponse]:
+        async with asyncio.timeout(10):
+            await made.wait()
+        yield GenerateResponse(deltas=[delta(answer, LENGTH)])
+
+    monkeypatch.setattr(generation, "Detokenizer", Noted)
+    scheduler.scripts = [script]
+    assert text_of(await collect(stub, ask())) == ANSWER
 
 
 async def test_text_in_text_out(stub: Any, scheduler: Any, byte_level: TextModel, answer: list[int]) -> None:
