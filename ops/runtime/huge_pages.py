@@ -36,13 +36,18 @@ def use_soon() -> None:
 def use() -> int:
     """Move this process's memory to huge pages; the number of pages that are huge now.
 
-    None are where the system has no such call, or its operator wants none. Other threads go on meanwhile.
+    None are where the system has no such call, shows no memory, or its operator wants none. Other threads go
+    on meanwhile.
     """
-    if not _CHOICE.is_file() or "[never]" in _CHOICE.read_text():
+    try:
+        if "[never]" in _CHOICE.read_text():
+            return 0
+        areas = list(_filled_areas())
+    except OSError:
         return 0
     madvise = ctypes.CDLL(None).madvise  # without the GIL
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    pieces = [piece for area in list(_filled_areas()) for piece in _pieces(area)]
+    pieces = [piece for area in areas for piece in _pieces(area)]
     return sum(madvise(piece, PIECE, _MADV_COLLAPSE) == 0 for piece in pieces)
 
 

@@ -27,9 +27,9 @@ def objects() -> list[dict[int, int]]:
 
 
 def test_objects_are_moved(objects: list[dict[int, int]]) -> None:
-    before, held = kibibytes("AnonHugePages"), kibibytes("Rss")
+    held = kibibytes("Rss")
     assert huge_pages.use() > 10
-    assert kibibytes("AnonHugePages") - before > 20 * 1024
+    assert kibibytes("AnonHugePages") > 20 * 1024  # some were at once, if the system's setting is `always`
     assert kibibytes("Rss") - held < 4 * 1024
     assert [each[number] for number, each in enumerate(objects)] == list(range(200_000))
 
