@@ -181,7 +181,7 @@ def test_an_encoder_has_steps_for_its_longest_text(fake: SimpleNamespace) -> Non
 @pytest.mark.parametrize(
     ("encoder", "length", "pooling", "param", "message"),
     [
-        (True, 21, Pooling.MEAN, "prompt", "the text has 21"),
+        (True, 21, Pooling.MEAN, "prompt", "21 tokens > 20 maximum"),
         (True, 3, Pooling.NO_POOLING, "model", "embeds texts, and generates none"),
         (True, 3, Pooling.CLASSIFY, "model", "no classification head"),
         (False, 3, Pooling.CLS, "pooling", "sees no other token"),

@@ -147,5 +147,5 @@ def test_what_is_refused(fake: SimpleNamespace) -> None:
     assert length_limit(fake.request(PROMPT, rolling=True, max_tokens=1000), limits) == 16
     with pytest.raises(RequestRefused, match="a beam search ends with the context"):
         length_limit(fake.request(PROMPT, rolling=True, beams=2), limits)
-    with pytest.raises(RequestRefused, match="the prompt has 16"):
+    with pytest.raises(RequestRefused, match="17 tokens > 16 maximum"):
         length_limit(fake.request([1] * 16, rolling=True), limits)
