@@ -178,9 +178,10 @@ class Int4Kernels(Int4Weights, QuantizedKernels):
 
 
 def kept_by(library: ctypes.CDLL) -> Mapping[Kind, Kernels]:
-    """Back ends of weights that stay as a checkpoint has them."""
-    return {
-        "int4": Int4Kernels(library),
-        "int8": QuantizedKernels(library),
-        "coded": CodedKernels(library),
-    }
+    """Back ends of weights that stay as a checkpoint has them.
+
+    Those of int8 with a scale for each output are codes, too. `QuantizedKernels` would round a token's
+    activations with one scale, to which a few large ones leave the others little; and what has been rounded
+    cannot be rotated without rounding it again.
+    """
+    return {"int4": Int4Kernels(library), "coded": CodedKernels(library)}

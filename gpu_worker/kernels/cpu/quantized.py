@@ -6,7 +6,8 @@ Sums are exact integers.
 
 A few activations of a row are often many times as large as the others, which a scale for the whole row
 would round to little. So both operands are rotated before: 16 numbers at a time are multiplied by a Hadamard
-matrix. The product stays the same. A `ByteWeight` is not rotated: whoever made it has looked after this.
+matrix. The product stays the same. A `ByteWeight` is not rotated, which would round it again; weights that a
+checkpoint has in int8 are codes instead (`kernels.py`).
 """
 
 import ctypes

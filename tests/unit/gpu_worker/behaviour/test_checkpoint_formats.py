@@ -319,6 +319,11 @@ def test_4_bits_are_kept(tmp_path: Path, name: str, count: int) -> None:
 
 BY_DEFAULT = KEPT | {
     "int-quantized": ("Llama", checkpoints.int8(), compressed("int-quantized", strategy="channel")),
+    "int-quantized, experts": (
+        "Qwen3 MoE",
+        checkpoints.int8(),
+        compressed("int-quantized", strategy="channel"),
+    ),
     "bitsandbytes, 8 bits": CASES["bitsandbytes, 8 bits"],
     "fp8, outputs, merged": CASES["fp8, outputs, merged"],
     "fp8, whole": ("Llama", checkpoints.fp8(), {"quant_method": "fp8", "activation_scheme": "static"}),
