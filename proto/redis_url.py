@@ -13,8 +13,8 @@ from typing import Self
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 _SENTINELS = re.compile(
-    r"(?P<scheme>rediss?)\+sentinel://(?:(?P<user>[^/?#@]*)@)?(?P<hosts>[^/@?#]+)/(?P<name>[^/?#@]+)(?:/(?P<database>\d*))?"
-    r"(?:\?(?P<options>[^#]*))?"
+    r"(?P<scheme>rediss?)\+sentinel://(?:(?P<user>[^/?#@]*)@)?(?P<hosts>[^/@?#]+)/(?P<name>[^/?#@]+)"
+    r"(?:/(?P<database>\d*))?(?:\?(?P<options>[^#]*))?"
 )
 _HOST = re.compile(r"(\[[^]]+\]|[^:\[\]]+)(?::(\d+))?")
 _OWN = ("sentinel_username", "sentinel_password")

@@ -52,8 +52,11 @@ class Place:
 
     def moved(self, reply: str) -> bool:
         """Go where an error reply leads, with the same user and password. False if it leads nowhere."""
-        match, parts = _MOVED.match(reply), urlsplit(self.url)
-        if match is None or parts.scheme not in ("redis", "rediss"):
+        match = _MOVED.match(reply)
+        if match is None or self._sentinels is not None:
+            return False
+        parts = urlsplit(self.url)
+        if parts.scheme == "unix":
             return False
         self.url = at(self.url, match[1] or parts.hostname or "", match[2])
         return True

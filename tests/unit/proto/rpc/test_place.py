@@ -37,6 +37,14 @@ def test_a_socket_is_no_place_in_a_cluster() -> None:
     assert not Place("unix:///run/redis.sock").moved("MOVED 3999 10.0.0.7:6381")
 
 
+@pytest.mark.parametrize("reply", ["MOVED 3999 10.0.0.7:6381", "READONLY You can't"])
+def test_who_has_sentinels_is_led_by_them_alone(reply: str) -> None:
+    url = "redis+sentinel://one:26379,[fd00::7]:26379/main"
+    place = Place(url)
+    assert not place.moved(reply)
+    assert place.url == url
+
+
 @pytest.mark.parametrize(
     ("prefix", "tagged"),
     [("{one}:", True), ("a{b}c:", True), ("quire:", False), ("{}:", False), ("{one:", False), ("", False)],
