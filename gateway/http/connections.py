@@ -65,12 +65,11 @@ class Doors:
         `leave` is called for every connection, whether it may stay or not.
         """
         self._open += 1
+        if (key := self._key(address)) is not None:
+            self._by_address[key] += 1
         if self._open > self._limits.connections:
             return Unavailable("Too many connections are open.", code="too_many_connections")
-        if (key := self._key(address)) is None:
-            return None
-        self._by_address[key] += 1
-        if self._by_address[key] > self._limits.per_address:
+        if key is not None and self._by_address[key] > self._limits.per_address:
             return Overloaded("Your address has too many open connections.", code="too_many_connections")
         return None
 

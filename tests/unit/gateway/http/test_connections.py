@@ -17,6 +17,15 @@ def test_an_address_has_so_many_connections():
     assert doors.enter("203.0.113.1") is None
 
 
+def test_who_is_refused_while_all_connections_are_taken_has_no_more_later():
+    doors = Doors(ConnectionLimits(connections=3, per_address=2))
+    assert [doors.enter(f"203.0.113.{last}") for last in (1, 1, 2)] == [None] * 3
+    assert isinstance(doors.enter("203.0.113.1"), Unavailable)
+    doors.leave("203.0.113.1")
+    doors.leave("203.0.113.2")
+    assert isinstance(doors.enter("203.0.113.1"), Overloaded), "it still has two"
+
+
 def test_an_ipv6_site_is_one_address():
     doors = Doors(ConnectionLimits(per_address=2))
     assert doors.enter("2001:db8::1") is None
