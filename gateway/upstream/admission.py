@@ -233,15 +233,18 @@ class Admission:
         return below if below is not None and self._make_room(share) else None
 
     def _first_of_each(self, share: int) -> Iterator[_Waiter]:
-        """The oldest waiter of every user, in the order of their turns. Tenants without a waiter that finds a
-        place are left out: they may have thousands of users, and this is asked whenever a request ends."""
+        """The oldest waiter of every user, in the order of their turns. Of a tenant that may have no more,
+        users without a paused call are left out: there may be thousands of them, and this is asked whenever a
+        request ends."""
         calls, size = self._running.calls, self._running.size
         for tenant, users in self._queues.items():
-            if tenant in calls.of_tenant and tenant not in self._paused:
+            queues: Iterable[_Queue] = users.values()
+            if tenant in calls.of_tenant:
                 below = calls.of_tenant[tenant] < share
                 if not size.may_have_room(tenant) or not (below or calls.may_have_room(tenant)):
-                    continue
-            for queue in users.values():
+                    paused = {one.asker.user for one in self._paused.get(tenant, {}).values()}
+                    queues = [queue for user, queue in users.items() if user in paused] if paused else ()
+            for queue in queues:
                 yield next(iter(queue))
 
     def _share(self) -> int:

@@ -511,17 +511,44 @@ async def test_a_place_is_given_back_whatever_ends_the_request(requests):
     assert requests.admission.idle
 
 
-@pytest.mark.parametrize("size", [1, module.MAX_BYTES // 4], ids=["no calls free", "no bytes free"])
-async def test_users_that_a_tenant_invents_cost_next_to_nothing(monkeypatch, size):
-    weighed, weight = 0, Resource.weight
+async def test_users_of_a_tenant_beyond_its_share_go_on_in_turns():
+    requests = Requests(Admission(CAPACITY), pausable=True)
+    users = [Asker("north", "much"), Asker("north", "little")]
+    for asker, count in zip(users, (36, 12), strict=True):
+        for _ in range(count):
+            requests.ask(asker)
+    await requests.settle()
+    requests.admission.resize(6)
+    requests.ask(SOUTH)
+    await requests.settle()
+
+    def paused():
+        return [sum(call.asker == asker for call in requests.paused) for asker in users]
+
+    much, little = paused()
+    assert much > little > 1
+    requests.admission.resize(8)
+    await requests.settle()
+    assert paused() == [much - 1, little - 1]
+    await ended(requests)
+
+
+@pytest.fixture
+def weighed(monkeypatch):
+    """Askers that were compared with what is free."""
+    askers, weight = [], Resource.weight
 
     def counted(resource, asker):
-        nonlocal weighed
-        weighed += 1
+        askers.append(asker)
         return weight(resource, asker)
 
     monkeypatch.setattr(Resource, "weight", counted)
     monkeypatch.setattr(module, "MAX_WAITING", 10 * MANY)
+    return askers
+
+
+@pytest.mark.parametrize("size", [1, module.MAX_BYTES // 4], ids=["no calls free", "no bytes free"])
+async def test_users_that_a_tenant_invents_cost_next_to_nothing(monkeypatch, weighed, size):
     admission = Admission(CAPACITY)
     load = Load(size=size)
 
@@ -534,4 +561,24 @@ async def test_users_that_a_tenant_invents_cost_next_to_nothing(monkeypatch, siz
             monkeypatch.setattr(admission._room.size, "capacity", 10 * MANY * size)
         await asyncio.gather(*map(ask, range(MANY)))
     assert admission.idle
-    assert weighed < 40 * MANY
+    assert len(weighed) < 40 * MANY
+
+
+async def test_neither_do_they_while_calls_of_the_tenant_are_paused(weighed):
+    requests = Requests(Admission(CAPACITY), pausable=True)
+    for _ in range(ALONE):
+        requests.ask(NORTH)
+    await requests.settle()
+    requests.admission.resize(CAPACITY // 4)
+    requests.ask(SOUTH)
+    await requests.settle()
+    assert requests.held("south") == 1
+    assert requests.paused
+    for number in range(MANY):
+        requests.ask(Asker("north", f"user {number}"))
+    await requests.settle()
+    assert len(weighed) < 40 * MANY
+    requests.admission.resize(CAPACITY)
+    await requests.settle()
+    assert not requests.paused
+    await ended(requests)
