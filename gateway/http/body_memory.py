@@ -103,7 +103,8 @@ class HoldsBodies:
         held = state["body"] = Held(self._memory, caller.tenant if caller else "")
 
         async def send_held(message: Message) -> None:
-            if (size := len(message.get("body", b""))) > SMALL:
+            # Not of pages that are open to all: who has no key would take the room from those who have one.
+            if caller and (size := len(message.get("body", b""))) > SMALL:
                 held.add(size)  # `send` returns when the client has taken the last piece
             await send(message)
 

@@ -8,6 +8,7 @@ import httpx
 import pytest
 from websockets.asyncio.client import connect
 
+from gateway.http.body_memory import SMALL
 from gateway.upstream.batch_store import BatchStore
 from gateway.upstream.file_store import PIECE_BYTES, FileStore
 from gateway.upstream.job_queue import JobQueue
@@ -98,6 +99,14 @@ async def test_items_before_a_response(served):
     found, connections = await unread(server, f"/v1/responses/{made}/input_items")
     assert set(found) == {200, 429}
     assert MEMORY / 4 < app.state.bodies.held <= MEMORY / 2 + 2**22
+    await given_back(app, connections)
+
+
+async def test_pages_that_are_open_to_all_take_nothing_from_tenants(served):
+    app, server, http = served
+    assert len((await http.get("/openapi.json")).content) > 2 * SMALL
+    found, connections = await unread(server, "/openapi.json")
+    assert (set(found), app.state.bodies.held) == ({200}, 0)
     await given_back(app, connections)
 
 
