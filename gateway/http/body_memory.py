@@ -88,8 +88,8 @@ def body_too_large() -> TooLarge:
 
 
 class HoldsBodies:
-    """Middleware: the state `body` counts what the request's body holds, and its answer if that is large,
-    until the client has taken the answer."""
+    """Middleware: the state `body` counts what the request's body holds, or its answer if that is much
+    larger, until the client has taken the answer."""
 
     def __init__(self, app: ASGIApp, memory: BodyMemory) -> None:
         self._app, self._memory = app, memory
@@ -104,8 +104,9 @@ class HoldsBodies:
 
         async def send_held(message: Message) -> None:
             # Not of pages that are open to all: who has no key would take the room from those who have one.
-            if caller and (size := len(message.get("body", b""))) > SMALL:
-                held.add(size)  # `send` returns when the client has taken the last piece
+            # And not what is held already: a tenant that has filled its part would have twice as much.
+            if caller and (more := len(message.get("body", b"")) - held.size) > SMALL:
+                held.add(more)  # `send` returns when the client has taken the last piece
             await send(message)
 
         try:

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from gateway.errors import Overloaded
-from gateway.http.body_memory import MAX_HELD_BYTES, RESERVE, BodyMemory, Held
+from gateway.http.body_memory import MAX_HELD_BYTES, RESERVE, SMALL, BodyMemory, Held, HoldsBodies
+from gateway.http.caller import Caller
 from tests.unit.gateway.conftest import tell
 
 ASK = {"model": "m", "prompt": "A" * 1000}
@@ -31,6 +32,25 @@ def test_counting():
     second.release()
     assert memory.held == 0
     assert not memory._by_tenant
+
+
+@pytest.mark.parametrize(
+    ("read", "answered", "counted"),
+    [(0, SMALL, 0), (0, 2**20, 2**20), (2**20, 2**20, 2**20), (9, 2**20, 2**20)],
+)
+async def test_an_answer_takes_no_more_than_its_request_unless_it_is_larger(read, answered, counted):
+    memory, held = BodyMemory(), []
+
+    async def answer(scope, receive, send):
+        scope["state"]["body"].grow(read)
+        await send({"type": "http.response.body", "body": b"x" * answered})
+
+    async def send(message):
+        held.append(memory.held)
+
+    scope = {"type": "http", "state": {"caller": Caller("tenant")}}
+    await HoldsBodies(answer, memory)(scope, None, send)
+    assert (held, memory.held) == ([counted], 0)
 
 
 def test_a_tenant_that_takes_what_it_can_leaves_as_much():
