@@ -51,7 +51,7 @@ BACKLOG = 2048
 MAX_OPEN = 2**16
 """Open files, and so connections, that the process asks for. Most systems start a process with 1,024."""
 OTHER_FILES = 64 + 2 * MAX_FOLLOWERS + MAX_PROBES
-"""Open files that are no connections of clients, but for those that may ask how the gateway is."""
+"""Open files besides the connections that clients may have. Among them are connections for health checks."""
 
 logger = logging.getLogger(__name__)
 

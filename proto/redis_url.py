@@ -32,11 +32,11 @@ class Sentinels:
     """Servers that watch a primary and its replicas, and make a replica the primary when that is lost."""
 
     urls: tuple[str, ...]
-    """Of each Sentinel."""
+    """URL of each Sentinel."""
     name: str
     """What they call the primary."""
     server: str
-    """URL of the primary, but for its address."""
+    """URL of the primary, with `-` in place of its address."""
 
     @classmethod
     def of(cls, url: str) -> Self | None:

@@ -10,7 +10,8 @@ from gateway.http.caller import at_loopback, tenant_at
 PROBED = frozenset(
     (b"/health", b"/health/live", b"/health/ready", b"/ping", b"/v2/health/live", b"/v2/health/ready")
 )
-"""Paths that are answered however many connections are open: who watches over the gateway would end it."""
+"""Paths that are answered however many connections are open. Otherwise health checks would fail, and whoever
+makes them would end a gateway that is well."""
 MAX_PROBES = 64
 """Connections beyond all others that may ask for these. The oldest of them makes way for a new one: a probe
 asks as soon as it has its connection, and a flood that says nothing does not keep it out."""
