@@ -49,6 +49,7 @@ class Doors:
         self._open = 0
         self._by_address: Counter[str] = Counter()
         self._probes: dict[object, Callable[[], None]] = {}
+        """Connections that are among the open ones, and take nobody's place."""
 
     def let_probe(self, connection: object, refuse: Callable[[], None]) -> None:
         """A connection that must not stay may ask how the gateway is. `refuse`: closes it."""
@@ -68,7 +69,7 @@ class Doors:
         self._open += 1
         if (key := self._key(address)) is not None:
             self._by_address[key] += 1
-        if self._open > self._limits.connections:
+        if self._open - len(self._probes) > self._limits.connections:
             return Unavailable("Too many connections are open.", code="too_many_connections")
         if key is not None and self._by_address[key] > self._limits.per_address:
             return Overloaded("Your address has too many open connections.", code="too_many_connections")

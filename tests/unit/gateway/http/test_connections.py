@@ -26,6 +26,17 @@ def test_who_is_refused_while_all_connections_are_taken_has_no_more_later():
     assert isinstance(doors.enter("203.0.113.1"), Overloaded), "it still has two"
 
 
+def test_who_may_only_ask_for_health_takes_nobodys_place():
+    doors = Doors(ConnectionLimits(connections=1))
+    assert doors.enter(None) is None
+    for probe in range(3):
+        assert isinstance(doors.enter(None), Unavailable)
+        doors.let_probe(probe, lambda: None)
+    doors.leave(None)
+    assert doors.enter(None) is None
+    assert isinstance(doors.enter(None), Unavailable)
+
+
 def test_an_ipv6_site_is_one_address():
     doors = Doors(ConnectionLimits(per_address=2))
     assert doors.enter("2001:db8::1") is None
