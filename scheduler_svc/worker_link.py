@@ -93,9 +93,13 @@ class WorkerLink:
         if self.scheduler.in_flight >= self._depth.plans:
             return None
         if self.scheduler.idle and not self._rests:
-            self._rest_soon()
+            if self._rest is None:
+                self._rest = asyncio.get_running_loop().call_later(REST_SECONDS, self._come_to_rest)
             return None
         self._rests = False
+        if self._rest is not None:
+            self._rest.cancel()
+            self._rest = None
         with self._guard:
             plan = self.scheduler.plan()
             if plan is None:
@@ -142,13 +146,8 @@ class WorkerLink:
             if self.scheduler.idle:
                 self._check_soon()
 
-    def _rest_soon(self) -> None:
-        if self._rest is not None:
-            self._rest.cancel()
-        self._rest = asyncio.get_running_loop().call_later(REST_SECONDS, self._come_to_rest)
-
     def _come_to_rest(self) -> None:
-        self._rests = True
+        self._rest, self._rests = None, True
         self.wake()
 
     def _check_soon(self) -> None:

@@ -21,8 +21,8 @@ class Child:
     """
 
     def __init__(self, module: str, most_bytes: int, niceness: int = 0) -> None:
-        """`module`: what `python -m` runs. `most_bytes`: of a message that it sends. `niceness`: how much
-        lower than its owner's its priority is."""
+        """`module`: what `python -m` runs. `most_bytes`: of a message that it sends. `niceness`: its
+        nice value; 0: its owner's."""
         self._module, self._most_bytes, self._niceness = module, most_bytes, niceness
         self.process: asyncio.subprocess.Process | None = None
 

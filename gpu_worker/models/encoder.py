@@ -211,7 +211,7 @@ class Encoder:
         for length in (1, window + BEYOND, 7, 7):
             length = min(length, _positions_of(self._inner)[1])
             tokens = torch.randint(config.vocab_size, (length,), generator=chance)
-            if padding is not None and 0 <= padding < config.vocab_size:
+            if length > 1 and padding is not None and 0 <= padding < config.vocab_size:
                 tokens[length // 3] = padding
             types = torch.arange(length) >= (length + 1) // 2
             texts.append((tokens, types.long() * int(self._takes_types)))

@@ -1,13 +1,13 @@
 """Spans of the worker: one for each traced sequence, and below it those of its steps that explain something.
 
-    worker.sequence     from the plan that brings the sequence to the plan that frees its slot
+    worker.sequence     from the plan that brings the sequence to the end of its last step
     ├─ worker.prefill   a step that computed a chunk of its prompt
     └─ worker.step      a step that computed a later token of it, and took far longer than the others
 
 A step serves many requests. Its span says what the batch was made of, and is linked to the other sequences in
-it whose traces are sent. Ordinary steps have no span: a token costs two additions and a comparison. While it
-is not known whether a sequence's trace is sent, no spans of its steps are made: most never are. Without a
-traced sequence a step costs one look into an empty dictionary.
+it whose traces are sent. Ordinary steps have no span: a token costs two additions, a comparison and an
+assignment. While it is not known whether a sequence's trace is sent, no spans of its steps are made: most
+never are. Without a traced sequence a step costs one look into an empty dictionary.
 """
 
 import time
@@ -54,6 +54,8 @@ class _Traced:
     """Time that these steps took together."""
     longest: float = 0.0
     """Seconds of its longest step."""
+    until: int | None = None
+    """When its latest step ended, in nanoseconds. The worker may hear much later that its slot is free."""
     shown: int = 0
     """Steps that have spans."""
     kept: "list[_Shown]" = field(default_factory=list)
@@ -82,7 +84,7 @@ class _Traced:
     def end(self) -> None:
         self.span.attributes[LONGEST_WAIT] = self.longest
         self.span.complete = self._complete
-        self.span.end()
+        self.span.end(self.until)
         self.span.complete, self.kept = None, []  # they lead back here
 
     def _complete(self, span: LightSpan) -> None:
@@ -190,10 +192,10 @@ class Spans:
         """A step has been computed. Any thread may call this, in the order of the steps."""
         if step is None:
             return
-        seconds = result.duration_us / 1e6
+        seconds, now = result.duration_us / 1e6, time.time_ns()
         for row in step.prefilling:
             traced = step.sequences[row]
-            traced.longest = max(traced.longest, seconds)
+            traced.longest, traced.until = max(traced.longest, seconds), now
             traced.show("worker.prefill", step, row, result.duration_us)
         if seconds > SLOW_SECONDS:
             for row, traced in step.sequences.items():
@@ -202,6 +204,7 @@ class Spans:
         for traced in step.decoding:  # each token comes by here
             traced.steps += 1
             traced.seconds += seconds
+            traced.until = now
             if seconds > traced.longest:
                 traced.longest = seconds
         for error in result.errors:

@@ -44,10 +44,16 @@ def unwritten(content: dict[str, Any], rows: int = 0) -> tuple[str, dict[str, in
 
 
 def count_of(content: dict[str, Any]) -> int:
-    """How many numbers the tokens of a tokenizer.json have, those included that no token has."""
-    vocab, added = content["model"]["vocab"], content.get("added_tokens") or ()
-    numbers = range(len(vocab)) if isinstance(vocab, list) else vocab.values()
-    return max((*numbers, *(one["id"] for one in added)), default=-1) + 1
+    """How many numbers the tokens of a tokenizer.json have, those included that no token has.
+
+    Raises `ValueError` for what is no tokenizer.json.
+    """
+    try:
+        vocab, added = content["model"]["vocab"], content.get("added_tokens") or ()
+        numbers = range(len(vocab)) if isinstance(vocab, list) else vocab.values()
+        return int(max((*numbers, *(one["id"] for one in added)), default=-1)) + 1
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"it is no tokenizer.json: {error!r}") from error
 
 
 def _rename(model: dict[str, Any], names: Collection[str]) -> None:

@@ -44,13 +44,18 @@ def weight_files(directory: Path) -> list[Path]:
     return [path for name in named_files(directory) if (path := directory / name).is_file()]
 
 
+_OF_TRAINING = ("training_args", "optimizer", "scheduler", "rng_state")
+"""Beginnings of the names of pickles that are no weights."""
+
+
 def only_pickles(directory: Path) -> str | None:
     """What is wrong with a directory without files of safetensors, if it has pickles in their place.
 
     Reading a pickle may run any code.
     """
     kinds = ("*.bin", "*.pt", "*.pth")
-    found = [path.name for kind in kinds for path in sorted(directory.glob(kind))]
+    names = [path.name for kind in kinds for path in sorted(directory.glob(kind))]
+    found = [name for name in names if not name.startswith(_OF_TRAINING)]
     if not found:
         return None
     return f"weights only as pickles ({found[0]}), which are never loaded: save them as safetensors"

@@ -3,7 +3,8 @@
 The processes of the chain take turns: each works for some hundred microseconds, and touches objects all over
 its memory. The addresses of most are then no longer in the processor's table (TLB), where those of the other
 processes are, and to look them up takes long, most of all in a virtual machine. With one page of 2 MiB in
-place of 512 of 4 KiB there is less to look up: short answers take 4 to 7 % less CPU time outside the worker.
+place of 512 of 4 KiB there is less to look up. Short answers took 4 to 7 % less CPU time outside the worker
+(the shipped model on two cores of an EPYC of Zen 4, in turns with the same without it, November 2026).
 
 What is imported and made at the start stays for ever. So its memory is moved once, when all of it is there.
 """
@@ -54,7 +55,7 @@ def use() -> int:
 def _filled_areas() -> Iterator[range]:
     """Addresses of the heap and of other memory without a file, as far as most of it is in memory."""
     area = range(0)
-    for line in Path("/proc/self/smaps").read_text().splitlines():
+    for line in Path("/proc/self/smaps").read_text(errors="replace").splitlines():
         name, _, value = line.partition(":")
         if found := _AREA.match(line):
             area = range(int(found[1], 16), int(found[2], 16))

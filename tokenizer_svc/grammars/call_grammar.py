@@ -76,7 +76,7 @@ class _Grammar:
             more = f"({self._written(form.between)} {call})*"
             # A model that writes a new line after its call has then the choice to end. Where a new line could
             # only be before a further call, small ones made the same call until `max_tokens`.
-            line = "" if form.last or form.between.strip(LINE) else self._written(LINE)
+            line = self._written(LINE) if form.between in ("\n", LINE) and not form.last else ""
             ending = self._rules.add(f"{ending} {more} {line}")
         first = self._written(form.first.removeprefix(mark), {"space": ['" "?']})
         ending = self._rules.add(f"{first} {ending} {self._written(form.last)}")

@@ -336,14 +336,19 @@ def _json(param: str, text: str, kind: type[Kind]) -> Kind:
 
 def _check_length(param: str, length: int) -> None:
     if length > MAX_PROMPT_LENGTH:
-        raise TooLongError(param, f"the prompt is too long: more than {MAX_PROMPT_LENGTH} characters")
+        raise TooLongError(param, _too_long(f"{MAX_PROMPT_LENGTH} characters"))
 
 
 def _check_count(param: str, tokens: int) -> None:
     if tokens == 0:
         raise InvalidRequestError(param, "the prompt is empty: it has no tokens")
     if tokens > MAX_PROMPT_TOKENS:
-        raise TooLongError(param, f"the prompt is too long: more than {MAX_PROMPT_TOKENS} tokens")
+        raise TooLongError(param, _too_long(f"{MAX_PROMPT_TOKENS} tokens"))
+
+
+def _too_long(most: str) -> str:
+    """In words by which agents see that they should shorten the conversation."""
+    return f"prompt is too long: more than {most}, and your input exceeds the context window of this model"
 
 
 def _check_ids(param: str, ids: Sequence[int], vocab_size: int) -> None:

@@ -62,6 +62,9 @@ async def test_what_is_no_result_is_the_worker_s_fault(
 class Worker:
     """Answers plans at once, each with the same token in every row that samples."""
 
+    wake: Callable[[], None]
+    """Of its link."""
+
     def __init__(self) -> None:
         self.plans: list[StepPlan] = []
         self._events: asyncio.Queue[WorkerEvent] = asyncio.Queue()
@@ -84,6 +87,7 @@ async def linked(fake: SimpleNamespace, worker: Any) -> AsyncIterator[Callable[[
     scheduler, _ = fleet.add_worker(fake.limits())
     guard, measures = Guard(lambda error: None), Measures("tiny", Metrics())
     link = WorkerLink(worker, scheduler, None, guard, measures)
+    worker.wake = link.wake
 
     def on_result(message: StepResult) -> None:
         fleet.settle(scheduler, scheduler.complete(result_from(message)[0]))
@@ -115,6 +119,20 @@ async def test_the_worker_hears_of_free_slots_with_the_next_request_or_after_a_r
         assert [plan.freed_slots for plan in worker.plans] == [b"", zero, zero]
         await asyncio.sleep(100 * REST_SECONDS)
         assert [(plan.freed_slots, plan.rows.slots) for plan in worker.plans[3:]] == [(zero, b"")]
+
+
+async def test_a_worker_hears_of_free_slots_while_others_work(fake: SimpleNamespace) -> None:
+    """What another worker does wakes the links of all."""
+    worker = Worker()
+    async with linked(fake, worker) as ask:
+        group = ask(1)
+        while group.unfinished:
+            await asyncio.sleep(0)
+        async with asyncio.timeout(60):
+            while len(worker.plans) < 2:
+                await asyncio.sleep(REST_SECONDS / 10)
+                worker.wake()
+        assert worker.plans[1].freed_slots == arrays.pack([0])
 
 
 async def test_what_an_idle_worker_waits_for_is_sent_before_more_is_planned(fake: SimpleNamespace) -> None:

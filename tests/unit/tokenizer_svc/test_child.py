@@ -43,7 +43,7 @@ async def test_it_answers_with_a_lower_priority_and_without_secrets(child: Child
         assert await child.receive() == {"asked": asked}
     assert child.process is not None
     process = psutil.Process(child.process.pid)
-    assert process.nice() == psutil.Process().nice() + 5
+    assert process.nice() == max(5, psutil.Process().nice())
     assert "QUIRE_REDIS_URL" not in process.environ()
 
 

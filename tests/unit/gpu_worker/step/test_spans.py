@@ -1,5 +1,7 @@
 """A traced sequence is one span; below it are those of its steps that explain something."""
 
+import time
+
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
@@ -114,6 +116,18 @@ def test_a_sequence_that_fails_shows_the_same(make, exporter, monkeypatch) -> No
         exporter.clear()
     assert found[0] == found[1]
     assert found[0][-1][0] == "worker.sequence"
+
+
+def test_a_sequence_ends_with_its_last_step(make, exporter) -> None:
+    """Not when the worker hears that its slot is free, which may be later."""
+    tracked = spans.Spans()
+    run(tracked, make.plan(1, [(0, 0, 1, 1)], new_slots=[make.slot(0, [1], [], traceparent=PARENT)]))
+    run(tracked, make.plan(2, [(0, 1, 1, 1)]))
+    ended = time.time_ns()
+    time.sleep(0.01)
+    tracked.close()
+    (sequence,) = (span for span in exporter.get_finished_spans() if span.name == "worker.sequence")
+    assert sequence.start_time < sequence.end_time <= ended
 
 
 def test_what_came_back_from_host_memory(make, exporter) -> None:
