@@ -6,9 +6,10 @@ over a request of another tenant, whose way takes as many turns.
 """
 
 import asyncio
-from collections import deque
 
 from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ops.runtime.turns import Queues
 
 AT_ONCE = 8
 """Requests that begin in one turn of the event loop."""
@@ -19,8 +20,7 @@ class Starts:
 
     def __init__(self, at_once: int = AT_ONCE) -> None:
         self._at_once = self._left = at_once
-        self._queues: dict[str, deque[asyncio.Future[None]]] = {}
-        """Those that wait, by tenant. The order of tenants is that of their turns."""
+        self._queues = Queues()
         self._next: asyncio.Handle | None = None
 
     async def turn(self, tenant: str) -> None:
@@ -31,22 +31,13 @@ class Starts:
         if self._left and not self._queues:
             self._left -= 1
             return
-        turn = loop.create_future()
-        self._queues.setdefault(tenant, deque()).append(turn)
-        await turn
+        await self._queues.join(tenant)
 
     def _in_turn(self, loop: asyncio.AbstractEventLoop) -> None:
         """The event loop has had a turn."""
         self._left, self._next = self._at_once, None
-        while self._left and self._queues:
-            tenant = next(iter(self._queues))
-            queue = self._queues.pop(tenant)
-            turn = queue.popleft()
-            if queue:
-                self._queues[tenant] = queue  # behind the other tenants
-            if not turn.done():
-                turn.set_result(None)
-                self._left -= 1
+        while self._left and self._queues.pass_on():
+            self._left -= 1
         if self._left < self._at_once:
             self._next = loop.call_soon(self._in_turn, loop)
 

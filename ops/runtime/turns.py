@@ -6,6 +6,29 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 
+class Queues(dict[str, deque[asyncio.Future[None]]]):
+    """Those that wait, by tenant. The order of tenants is that of their turns."""
+
+    def join(self, tenant: str) -> asyncio.Future[None]:
+        """Wait behind others of the tenant's. The future is done when it is one's turn."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.setdefault(tenant, deque()).append(turn)
+        return turn
+
+    def pass_on(self) -> bool:
+        """Give the turn to the first that still waits. False: nobody does."""
+        while self:
+            tenant = next(iter(self))
+            queue = self.pop(tenant)
+            turn = queue.popleft()
+            if queue:
+                self[tenant] = queue  # behind the other tenants
+            if not turn.done():
+                turn.set_result(None)
+                return True
+        return False
+
+
 class Turns:
     """One at a time: tenant after tenant, and within a tenant in order of arrival."""
 
@@ -13,8 +36,7 @@ class Turns:
         self._taken = False
         self._last = ""
         """The tenant that had the newest turn."""
-        self._queues: dict[str, deque[asyncio.Future[None]]] = {}
-        """Those that wait, by tenant. The order of tenants is that of their turns."""
+        self._queues = Queues()
 
     @asynccontextmanager
     async def turn(self, tenant: str) -> AsyncIterator[None]:
@@ -28,8 +50,7 @@ class Turns:
             self._next()
 
     async def _wait(self, tenant: str) -> None:
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queues.setdefault(tenant, deque()).append(turn)
+        turn = self._queues.join(tenant)
         try:
             await turn
         except asyncio.CancelledError:
@@ -42,13 +63,4 @@ class Turns:
         none waits."""
         if (more := self._queues.pop(self._last, None)) is not None:
             self._queues[self._last] = more
-        while self._queues:
-            tenant = next(iter(self._queues))
-            queue = self._queues.pop(tenant)
-            turn = queue.popleft()
-            if queue:
-                self._queues[tenant] = queue  # behind the other tenants
-            if not turn.done():
-                turn.set_result(None)
-                return
-        self._taken = False
+        self._taken = self._queues.pass_on()
