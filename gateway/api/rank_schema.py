@@ -55,7 +55,7 @@ class Compared(RequestBody):
     pooling: Pooling = None
     truncate_prompt_tokens: Truncation = None
     use_activation: bool = Field(
-        True, description="With `false` the scores of a cross-encoder are its logits; see `/v1/classify`."
+        True, description="With `false` a score of a cross-encoder is the model's logit; see `/v1/classify`."
     )
 
     def texts(self) -> list[str]:

@@ -45,7 +45,8 @@ class _Traced:
     plan: StepPlan
     """The plan that brought the sequence."""
     known: int
-    """Number of tokens that the sequence had when it got its slot. Rows that compute them are its prefill."""
+    """Number of tokens that the sequence had when it got its slot. A row that computes some of them is a part
+    of the sequence's prefill."""
     prefilled: bool = False
     """The prefill has ended: a row that begins behind it has been planned."""
     steps: int = 0

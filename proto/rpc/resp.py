@@ -27,9 +27,10 @@ ADDRESS_SECONDS = 1.0
 COMING_SECONDS = 5.0
 """A long reply counts as lost if no part of it has come for this time."""
 IDLE_SECONDS, ASK_SECONDS, ASKED = 15, 5, 3
-"""After this time without a byte the system asks the other end whether it is still there, at these intervals
-and so many times. Otherwise the next command would be lost to a server that vanished meanwhile, or to a
-firewall that has forgotten the connection. Where the system has no such options, its own times hold."""
+"""Keepalive of TCP: seconds without a byte until the system asks whether the other end is still there,
+seconds between its questions, and their number. Without it a server that vanished, or a firewall that has
+forgotten the connection, would swallow the next command. A system without these options keeps times of its
+own."""
 
 
 class RedisReplyError(BusAway):

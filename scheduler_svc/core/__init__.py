@@ -9,5 +9,6 @@
     drafts     drafters, lookup, draft_cost
     workers    scheduler (of one), fleet (of all), router
 
-`state.py` is what the phases share. `integrity.py` checks that all of this agrees.
+`state.py` has what the phases of one worker's steps share. `integrity.py` checks that queue, sequences, batch
+and blocks agree.
 """

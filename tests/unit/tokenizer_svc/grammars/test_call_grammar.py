@@ -315,6 +315,14 @@ def test_what_an_answer_may_be(model: Model, text: str, required: bool, free: bo
     assert takes(required=True, single=True) is (required and text.endswith(CALL) and text.count(CALL) < 2)
 
 
+def test_a_new_line_ends_calls_only_where_it_parts_them(model: Model) -> None:
+    """Else a model that writes one before its next call could not call again."""
+    rules = CallRules([F], "mistral_args", ThoughtRules("", model.special), required=True)
+    call = '[TOOL_CALLS]f[ARGS]{"a": "x"}'
+    assert model.takes(rules, call * 2)
+    assert not model.takes(rules, f"{call}\n")
+
+
 TEXT = {"type": "object", "properties": {"name": {"type": "integer"}}, "required": ["name"]}
 
 
