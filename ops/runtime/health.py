@@ -1,11 +1,13 @@
 """`python -m ops.runtime.health SERVICE`: exit status 0 if this machine's process of that service is well.
 
-It is well if it holds a lease, and the gateway if it also answers HTTP. For the health checks of
-containers, where a machine has one process. An engine starts this again and again, and most of what that
-costs is imports: so it speaks to Redis and to the gateway by itself, and imports next to nothing.
+It is well if it holds a lease with a door, where it takes calls, and the gateway if it answers HTTP. While a
+process loads a model it holds a lease and has no door. For the health checks of containers, where a machine
+has one process. An engine starts this again and again, and most of what that costs is imports: so it speaks
+to Redis and to the gateway by itself, and imports next to nothing.
 
-With `--end-after N` a process that was well once and is not N times in a row is killed, so that it is started
-again. It does not count when Redis is away or takes no writes, for then nobody can hold a lease.
+With `--end-after N` a process that had a lease once and has none N times in a row is killed, so that it is
+started again. So is a gateway that does not answer. It does not count when Redis is away or takes no writes,
+for then nobody can hold a lease, nor that a process has no door.
 """
 
 import argparse
@@ -37,12 +39,20 @@ class Unwell(Exception):
     """The process is not well; the message is one line."""
 
 
+class NotReady(Exception):
+    """The process lives and takes no calls: it loads a model, or stops. The message is one line."""
+
+    def __init__(self, pid: int, message: str) -> None:
+        super().__init__(message)
+        self.pid = pid
+
+
 class RedisProblem(Exception):
     """Nothing can be said about the process. The message is one line."""
 
 
 def check(service: str, environment: Mapping[str, str] = os.environ) -> int:
-    """The number of this machine's process of the service. Raises `Unwell`, `RedisProblem`."""
+    """The number of this machine's process of the service. Raises `Unwell`, `NotReady`, `RedisProblem`."""
     pid = _holder(service, environment)
     if service == "gateway":
         _ask_gateway(
@@ -52,7 +62,7 @@ def check(service: str, environment: Mapping[str, str] = os.environ) -> int:
 
 
 def _holder(service: str, environment: Mapping[str, str]) -> int:
-    """The number of the process of this machine that holds a lease."""
+    """The number of the process of this machine that holds a lease. Raises as `check`."""
     prefix, host = environment.get("QUIRE_STREAM_PREFIX") or "quire:", socket.gethostname()
     try:
         everyone: Command = ("SMEMBERS", f"{prefix}processes")
@@ -67,7 +77,10 @@ def _holder(service: str, environment: Mapping[str, str]) -> int:
                 with suppress(ValueError, TypeError, LookupError):  # it has run out, or is no lease
                     fields = json.loads(lease)
                     if (fields["service"], fields["host"]) == (service, host):
-                        return int(fields["pid"])
+                        pid = int(fields["pid"])
+                        if service == "gateway" or fields["doors"]:
+                            return pid
+                        raise NotReady(pid, f"the {service} on {host} takes no calls: it starts, or stops")
             # A Redis that is full, or cannot write its disk, lets nobody take a lease.
             _execute(redis, ("SET", f"{prefix}alive:{service}-health", "", "PX", "1"))
     except (OSError, hiredis.HiredisError, ValueError) as error:
@@ -183,10 +196,10 @@ def _ask_gateway(host: str, port: int) -> None:
 
 @dataclass(frozen=True)
 class _Memory:
-    """What a check leaves for the next one: the process that was well, and the checks since that failed."""
+    """What a check leaves for the next one: the process that lived, and the checks since that failed."""
 
     pid: int = 0
-    """0: none was well yet."""
+    """0: none lived yet."""
     started: str = ""
     failed: int = 0
 
@@ -206,8 +219,8 @@ def _file(service: str) -> Path:
     return Path(tempfile.gettempdir()) / f"quire-health-{service}"
 
 
-def _well(service: str, pid: int) -> None:
-    """Remember that the process was well."""
+def _alive(service: str, pid: int) -> None:
+    """Remember that the process lived."""
     before = _Memory.of(service)
     if (before.pid, before.failed) != (pid, 0):
         from ops.runtime.identity import Identity  # needed seldom
@@ -219,7 +232,7 @@ def _unwell(service: str, end_after: int) -> str:
     """Count a failed check, and end the process if there were enough. Returns what was done, in words."""
     before = _Memory.of(service)
     if not before.pid:
-        return ""  # it may be fetching a model
+        return ""  # it may be importing its libraries
     if before.failed + 1 < end_after:
         replace(before, failed=before.failed + 1).keep(service)
         return ""
@@ -243,13 +256,17 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         "--end-after",
         type=int,
         metavar="N",
-        help="kill a process that was well once and has not been for N checks in a row",
+        help="kill a process that had a lease once and has had none for N checks in a row",
     )
     options = parser.parse_args(arguments)
     try:
         pid = check(options.service)
         if options.end_after is not None:
-            _well(options.service, pid)
+            _alive(options.service, pid)
+    except NotReady as problem:
+        if options.end_after is not None:
+            _alive(options.service, problem.pid)
+        sys.exit(str(problem))
     except Unwell as problem:
         done = "" if options.end_after is None else _unwell(options.service, options.end_after)
         sys.exit(f"{problem}{done}")

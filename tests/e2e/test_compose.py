@@ -253,6 +253,8 @@ def test_every_service_of_ours_is_watched_and_waits_for_redis(name: str) -> None
     ], "what the engine calls unhealthy is started again"
     # Its process's own watchdog comes first, which logs where it hangs.
     assert check["retries"] * float(check["interval"].removesuffix("s")) > PATIENCE
+    loads = "QUIRE_MODEL" in service["environment"]  # which takes as long as fetching a model does
+    assert check["start_period"] == ("1h" if loads else "60s")
     assert service["depends_on"]["redis"]["condition"] == "service_healthy"
     assert re.search(rf"^FROM runtime AS {service['build']['target']}$", DOCKERFILE, re.MULTILINE)
     (command,) = re.findall(

@@ -143,8 +143,8 @@ spec:
             # Time in which load balancers learn that no new connection should come here.
             preStop: { exec: { command: [sleep, "5"] } }
           {{- else }}
-          # It fails while Redis is away, when nothing should be restarted: so it is no livenessProbe, and ends a process
-          # that hangs by itself.
+          # Ready is a process that takes calls. The probe fails while a model loads, and while Redis is away, when nothing
+          # should be restarted: so it is no livenessProbe, and ends a process that hangs by itself.
           readinessProbe:
             exec: { command: [python, -m, ops.runtime.health, {{ .service }}, --end-after, "3"] }
             periodSeconds: 15

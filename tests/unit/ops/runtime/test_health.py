@@ -15,7 +15,7 @@ import redis
 from ops.launcher.acl import CHAIN, Credentials
 from ops.launcher.leases import Leases
 from ops.launcher.redis_server import RedisServer, free_port
-from ops.runtime.health import RedisProblem, Unwell, check, main
+from ops.runtime.health import NotReady, RedisProblem, Unwell, check, main
 from proto.rpc import Lease
 
 
@@ -32,8 +32,10 @@ def client(server: RedisServer) -> Iterator["redis.Redis"]:
         yield client
 
 
-def write(client: "redis.Redis", process_id: str, host: str, pid: int = 1) -> None:
-    lease = Lease(process_id, process_id.split("-")[0], 1, {}, host, pid)
+def write(
+    client: "redis.Redis", process_id: str, host: str, pid: int = 1, doors: tuple[str, ...] = ("calls:x",)
+) -> None:
+    lease = Lease(process_id, process_id.split("-")[0], 1, {}, host, pid, doors)
     client.set(f"quire:alive:{process_id}", lease.encode())
     client.sadd("quire:processes", process_id)
 
@@ -75,8 +77,16 @@ def test_only_a_lease_of_this_machine_counts(server: RedisServer, client: "redis
     assert not list(client.keys("*health*")), "a check leaves nothing behind"
 
 
+def test_a_process_that_takes_no_calls_is_not_ready(server: RedisServer, client: "redis.Redis") -> None:
+    """As a worker that loads its model: an upgrade must not stop the old one for it."""
+    write(client, "worker-1", socket.gethostname(), 17, doors=())
+    with pytest.raises(NotReady, match=f"^the worker on {socket.gethostname()} takes no calls") as problem:
+        check("worker", {"QUIRE_REDIS_URL": server.url})
+    assert problem.value.pid == 17
+
+
 def test_a_gateway_must_also_answer(server: RedisServer, client: "redis.Redis") -> None:
-    write(client, "gateway-1", socket.gethostname(), 17)
+    write(client, "gateway-1", socket.gethostname(), 17, doors=())
     here = {"QUIRE_REDIS_URL": server.url, "QUIRE_PORT": str(free_port())}
     with pytest.raises(Unwell, match=r"http://127\.0\.0\.1:\d+/health/live: .*refused"):
         check("gateway", here)
@@ -153,9 +163,7 @@ def test_a_process_that_is_well_no_more_is_ended(
 ) -> None:
     here, away = {"QUIRE_REDIS_URL": server.url}, {"QUIRE_REDIS_URL": f"redis://127.0.0.1:{free_port()}"}
     for _ in range(4):
-        assert "holds a lease" in checked(monkeypatch, here), (
-            "one that has not been well yet may load a model"
-        )
+        assert "holds a lease" in checked(monkeypatch, here), "one that had no lease yet may import libraries"
     write(client, "worker-1", socket.gethostname(), process.pid)
     assert checked(monkeypatch, here) == ""
     client.flushall()
@@ -170,6 +178,26 @@ def test_a_process_that_is_well_no_more_is_ended(
     assert checked(monkeypatch, here).endswith(f"process {process.pid} is ended after 3 checks")
     assert process.wait(10) == -signal.SIGKILL
     assert "ended" not in checked(monkeypatch, here), "and then the next one begins anew"
+
+
+def test_a_process_that_loads_is_left_alone_until_its_lease_is_gone(
+    server: RedisServer,
+    client: "redis.Redis",
+    process: "subprocess.Popen[bytes]",
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here = {"QUIRE_REDIS_URL": server.url}
+    for before in ("calls:x",), ():
+        write(client, "worker-1", socket.gethostname(), process.pid, doors=before)
+        checked(monkeypatch, here)
+        write(client, "worker-1", socket.gethostname(), process.pid, doors=())
+        for _ in range(4):
+            assert checked(monkeypatch, here).endswith("it starts, or stops")
+    assert process.poll() is None
+    client.flushall()
+    for _ in range(3):
+        checked(monkeypatch, here)
+    assert process.wait(10) == -signal.SIGKILL
 
 
 def test_only_the_process_that_was_well_is_ended(
