@@ -30,7 +30,7 @@ from gateway.upstream.batch_store import BatchStore
 from gateway.upstream.file_store import FileStore
 from gateway.upstream.job_queue import JobQueue
 from gateway.upstream.response_store import ResponseStore
-from ops.runtime.address import check_free, http_url, listen
+from ops.runtime.address import cannot_listen, check_free, http_url, listen
 from ops.runtime.api_keys import Key, KeyFileError, digest_of, read_keys
 from ops.runtime.drain import asked_to_stop
 from ops.runtime.errors import StartError
@@ -259,8 +259,8 @@ async def _listen(node: Node, settings: GatewaySettings, url: str) -> socket.soc
         if isinstance(error, BusAway):
             raise
         if error.errno == errno.EADDRINUSE:
-            raise StartError(f"port {port} is taken: set QUIRE_PORT to another") from None
-        raise StartError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+            raise cannot_listen(f"port {port} is taken: set QUIRE_PORT to another", error) from None
+        raise cannot_listen(f"cannot listen on {host}:{port}: {error.strerror}", error) from None
 
 
 async def _drain(node: Node, drain: Drain, server: uvicorn.Server, url: str, seconds: float) -> None:

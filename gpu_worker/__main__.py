@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from gpu_worker.engine import Engine
-from gpu_worker.errors import WorkerError
+from gpu_worker.errors import CapacityError, WorkerError
 from gpu_worker.machine.rates import Rates
 from gpu_worker.pace.watch import pace_of
 from gpu_worker.service import WorkerService
@@ -16,7 +16,7 @@ from gpu_worker.startup.load import load, populate_memory, resolved
 from gpu_worker.startup.rates import rates_of
 from gpu_worker.step.runner import Runner
 from ops.runtime.drain import drain
-from ops.runtime.errors import StartError
+from ops.runtime.errors import StartError, TransientStartError
 from ops.runtime.image_store import ImageStore
 from ops.runtime.metric_names import IMAGE_SECONDS, IMAGES_SEEN, MASKED_ROWS
 from ops.runtime.metrics import METRICS
@@ -85,6 +85,8 @@ async def _load(node: Node, settings: WorkerSettings) -> tuple[WorkerSettings, R
         tell("measuring this machine")
         rates = await asyncio.to_thread(rates_of, settings)  # before the model takes memory
         runner = await asyncio.to_thread(load, settings, tell=tell)
+    except CapacityError as error:  # a process that is ending may still have the memory, or the GPU
+        raise TransientStartError(str(error)) from error
     except WorkerError as error:
         raise StartError(str(error)) from error
     return settings, rates, runner

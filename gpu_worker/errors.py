@@ -2,7 +2,7 @@
 
     WorkerError
     ├── ModelError      the directory is not a model that can be served    the process does not start
-    ├── CapacityError   weights, a step or one sequence do not fit         the process does not start
+    ├── CapacityError   weights, a step or one sequence do not fit now     the process does not start now
     ├── KernelError     compiled kernels cannot be used here               PyTorch computes instead
     ├── DeviceError     the GPU no longer works for this process           the process ends
     ├── StepError       the code raised an error in a step         INTERNAL, the call ends

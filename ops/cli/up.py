@@ -18,7 +18,7 @@ from ops.launcher.served import adapters_asked_for, asked_for
 from ops.launcher.specs import Options
 from ops.launcher.welcome import quire_command, welcome
 from ops.model_directory.hub import HubError, fetched, fetched_adapter
-from ops.runtime.errors import LaunchError, UsageError
+from ops.runtime.errors import LaunchError
 from scheduler_svc.core.policies import POLICIES
 
 _DESCRIPTION = """\
@@ -120,7 +120,7 @@ def _serve(asked: Options, ready: Callable[[], None], how_to_stop: str) -> int:
         asyncio.run(launch(options, _say, on_ready))
     except (LaunchError, HubError) as error:
         print(f"quire up: {error}", file=sys.stderr, flush=True)
-        return error.exit_status if isinstance(error, LaunchError) else UsageError.exit_status
+        return error.exit_status
     return 0
 
 

@@ -14,7 +14,7 @@ from ops.model_directory.files import FileError
 from ops.model_directory.gguf.directory import SUFFIX, as_directory, gguf_name, gguf_of
 from ops.model_directory.tokenizer_files import made
 from ops.model_directory.weight_files import check_form, named_files
-from ops.runtime.errors import StartError
+from ops.runtime.errors import StartError, TransientStartError
 
 DENSE = "[0-9]*_Dense/model.safetensors"
 """Weights of layers after its pooling (`dense.py`)."""
@@ -32,6 +32,10 @@ _CACHED = "models--"
 
 class HubError(StartError):
     """The model cannot be fetched from the Hub, or its GGUF file cannot be used; the message is one line."""
+
+
+class HubAway(HubError, TransientStartError):
+    """The Hub cannot be reached, or answers that it cannot answer now."""
 
 
 def is_id(model: Path) -> bool:
@@ -112,13 +116,21 @@ def _downloaded(
         )
     # HTTP, locks, disks, its own checks of an id: the library raises many kinds of errors.
     except Exception as error:
-        raise HubError(f"{model}: {_reason(error, endpoint, cache)}") from error
+        line = f"{model}: {_reason(error, endpoint, cache)}"
+        raise HubError(line) if _lasts(error) else HubAway(line) from error
     return Path(found)
 
 
 def _complete(directory: Path, weights: bool) -> Path:
     check_form(directory, weights)
     return made.with_tokenizer(directory, model_name(directory))
+
+
+def _lasts(error: Exception) -> bool:
+    """Whether the same question would be answered in the same way."""
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
+
+    return isinstance(error, (HFValidationError, RepositoryNotFoundError, RevisionNotFoundError))
 
 
 def _reason(error: Exception, endpoint: str, cache: str) -> str:

@@ -1,7 +1,10 @@
 """The address that a gateway listens on, and the URL at which it is reached."""
 
+import errno
 import ipaddress
 import socket
+
+from ops.runtime.errors import StartError, TransientStartError
 
 ANY = ("0.0.0.0", "::")
 """Hosts that stand for all addresses of a machine."""
@@ -39,6 +42,13 @@ def listen(host: str, port: int, backlog: int, share: bool = False) -> socket.so
 def check_free(host: str, port: int) -> None:
     """Raise `OSError` if a process listens there, or nobody can."""
     _bound(host, port, share=False).close()
+
+
+def cannot_listen(line: str, error: OSError | OverflowError) -> StartError:
+    """What keeps a process from starting that cannot listen. It may pass, as until an address is up, or the
+    process that has it ends; but not if the address is forbidden, or none."""
+    lasts = not isinstance(error, OSError) or error.errno in (errno.EACCES, errno.EPERM)
+    return StartError(line) if lasts else TransientStartError(line)
 
 
 def _bound(host: str, port: int, share: bool) -> socket.socket:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 
-from ops.runtime.errors import StartError
+from ops.runtime.address import cannot_listen
 from ops.runtime.exposition import expose
 from ops.runtime.metrics import METRICS, Metrics
 from ops.runtime.metrics_store import WRITE_SECONDS
@@ -50,7 +50,7 @@ class MetricsPage:
             )
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise StartError(f"QUIRE_METRICS_ADDRESS={address}: {reason}") from None
+            raise cannot_listen(f"QUIRE_METRICS_ADDRESS={address}: {reason}", error) from None
         return f"{host}:{self._server.sockets[0].getsockname()[1]}"
 
     def close(self) -> None:

@@ -61,7 +61,7 @@ def run(settings: Settings, service: str, serve: Serve[Settings]) -> None:
             log.critical("%s", error)
         else:
             print(f"quire {service}: {error}", file=sys.stderr)
-        raise SystemExit(2 if isinstance(error, StartError) else 1) from None
+        raise SystemExit(error.exit_status if isinstance(error, StartError) else 1) from None
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # a panic in an extension is no Exception

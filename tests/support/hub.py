@@ -29,6 +29,8 @@ class Hub:
         self.sent: Counter[str] = Counter()
         """How often each file was sent, by its path under the root."""
         self.gated: set[str] = set()
+        self.status = 200
+        """Of answers; others than 200 are all that it says."""
         self.commits = [COMMIT]
         """What `main` names, each time that it is asked for; the last one from then on."""
         self.tokens: set[str] = set()
@@ -55,7 +57,9 @@ class Hub:
         org, name, *rest = parts[2:] if api else parts
         model = f"{org}/{name}"
         revision = rest[1] if len(rest) > 1 else "main"
-        if not (self.root / model).is_dir():
+        if self.status != 200:
+            self._reply(handler, self.status, b"", {}, body)
+        elif not (self.root / model).is_dir():
             self._reply(handler, 404, b"", {"X-Error-Code": "RepoNotFound"}, body)
         elif model in self.gated:
             self._reply(handler, 403, b"", {"X-Error-Code": "GatedRepo"}, body)

@@ -13,7 +13,7 @@ from gateway.settings import GatewaySettings
 from gateway.upstream.generator import Generator
 from ops.launcher.redis_server import free_port
 from ops.runtime.address import url_from_here
-from ops.runtime.errors import StartError
+from ops.runtime.errors import StartError, TransientStartError
 from proto.rpc import Lease
 
 
@@ -72,12 +72,12 @@ async def test_too_few_open_files_for_any_connection_is_one_line(backend, monkey
 async def test_a_taken_port_is_one_line(backend):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(StartError, match=f"^port {port} is taken.*QUIRE_PORT"):
+        with pytest.raises(TransientStartError, match=f"^port {port} is taken.*QUIRE_PORT"):
             await main.serve(FakeNode(backend), GatewaySettings(port=port))
 
 
 async def test_a_host_that_is_not_ours_is_one_line():
-    with pytest.raises(StartError, match=r"^cannot listen on 203\.0\.113\.1:"):
+    with pytest.raises(TransientStartError, match=r"^cannot listen on 203\.0\.113\.1:"):
         await main.serve(None, GatewaySettings(host="203.0.113.1", port=free_port(), open_to_all=True))
 
 

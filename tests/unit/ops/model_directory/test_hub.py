@@ -171,6 +171,7 @@ def test_what_cannot_be_had_is_one_line(hub: Hub, model: str, message: str) -> N
     with pytest.raises(HubError, match=message) as caught:
         fetched(Path(model))
     assert "\n" not in str(caught.value)
+    assert caught.value.exit_status == 2, "a second try would end in the same way"
     assert not [name for name in hub.sent if name.endswith((".bin", ".py"))]
 
 
@@ -202,8 +203,9 @@ def test_commands_take_ids_too(hub: Hub, capsys: pytest.CaptureFixture[str]) -> 
 
 def test_a_gated_model_says_what_is_missing(hub: Hub) -> None:
     hub.gated.add("forest/fox")
-    with pytest.raises(HubError, match=r"accepted its terms: .* set HF_TOKEN"):
+    with pytest.raises(HubError, match=r"accepted its terms: .* set HF_TOKEN") as caught:
         fetched(FOX)
+    assert caught.value.exit_status == 2
 
 
 def test_nobody_there(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,6 +215,20 @@ def test_nobody_there(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     ) as caught:
         fetched(FOX)
     assert "\n" not in str(caught.value)
+    assert caught.value.exit_status == 1, "it may be there soon"
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_hub_that_cannot_answer_now_may_be_asked_again(
+    hub: Hub, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda seconds: None)
+    hub.status = status
+    with pytest.raises(HubError) as caught:
+        fetched(FOX)
+    assert caught.value.exit_status == 1
+    hub.status = 200
+    assert fetched(FOX).is_dir()
 
 
 def test_directories_stay_what_they_are(hub: Hub, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from ops.runtime import process
-from ops.runtime.errors import StartError
+from ops.runtime.errors import StartError, TransientStartError
 from ops.runtime.metric_names import WORKERS
 from ops.runtime.metrics import Metrics
 from ops.runtime.metrics_store import MetricsStore
@@ -178,6 +178,24 @@ async def test_a_service_that_cannot_start_says_why_and_one_that_is_cancelled_sa
 
 class Panic(BaseException):
     """As an extension in Rust raises it."""
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(StartError("no model"), 2), (TransientStartError("no Hub"), 1), (ConnectionError("no Redis"), 1)],
+)
+def test_the_exit_status_says_whether_to_try_again(
+    error: Exception, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def _run(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(process, "_run", _run)
+    monkeypatch.setattr(process, "start_logs", lambda *_: None)
+    with pytest.raises(SystemExit) as caught:
+        process.run(ProcessSettings(), "test", returning)
+    assert caught.value.code == status
+    assert capsys.readouterr().err == f"quire test: {error}\n"
 
 
 @pytest.mark.parametrize(
