@@ -201,7 +201,7 @@ async def others_break(deployment: Deployment, prometheus: Prometheus) -> None:
         deployment.kill(service)
         await fire(prometheus, alert)
         await asyncio.to_thread(deployment.wait_served, service, deployment.spawn(service))
-    for _ in range(8):  # two live at once for as long as a lease, and twice as many and two more are let pass
+    for _ in range(3):
         known = {sample["metric"]["engine"] for sample in prometheus.query(STARTS)}
         deployment.kill("tokenizer_svc")
         deployment.spawn("tokenizer_svc")

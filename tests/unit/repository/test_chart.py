@@ -545,3 +545,22 @@ def metrics_ports(made: list[Manifest]) -> set[int]:
     (service,) = [one for one in of_kind(made, "Service") if one["metadata"]["name"] == f"{RELEASE}-gateway"]
     assert [one["targetPort"] for one in service["spec"]["ports"]] == [one["name"] for one in ports]
     return {one["containerPort"] for one in ports}
+
+
+@needs_helm
+def test_a_pool_is_scaled_by_what_is_left_for_it() -> None:
+    """By the deployment's own series, and without what the other pools of the model do."""
+    scaled = {"pool": "p", "replicas": 2, "autoscaling": {"min": 1, "max": 4, "blockUse": 0.5}}
+
+    def queries(*others: Manifest, **given: Any) -> list[str]:
+        made = rendered({"models": [MODEL | {"workers": [scaled, *others]}]} | given)
+        (one,) = of_kind(made, "ScaledObject")
+        return [trigger["metadata"]["query"] for trigger in one["spec"]["triggers"]]
+
+    waiting, used = queries()
+    assert waiting == 'sum(max by (engine) (vllm:num_requests_waiting{model_name="a"}))'
+    assert queries({"pool": "fixed", "replicas": 3}) == [waiting, f"{used} - 3 * 0.5"]
+    told = queries(prometheusLabels={"deployment": "x"})
+    assert told == [one.replace("{model", '{deployment="x",model') for one in (waiting, used)]
+    with pytest.raises(Exception, match="one pool of a model can have autoscaling"):
+        queries(scaled | {"pool": "q"})
