@@ -74,6 +74,7 @@ class Measures:
         model, gauge = self._model, self._metrics.gauge
         held = blocks = positions = unfilled = running = 0
         counts = {"held": 0, "idle": 0, "empty": 0, "shared": 0}
+        self._metrics.forget(names.CACHE_CONFIG)
         for scheduler in fleet.schedulers:
             limits, batch = scheduler.limits, scheduler.state.batch
             pool = batch.pool
@@ -97,6 +98,10 @@ class Measures:
         gauge(names.WAITING, model).set(waiting)
         gauge(names.WAITING_BY_REASON, model, "capacity").set(waiting)
         gauge(names.WORKERS, model).set(len(fleet.schedulers))
+        self._metrics.forget(names.LORA)
+        if adapters := fleet.adapters:
+            lists = (",".join(sorted(each - {""})) for each in fleet.adapters_asked_for())
+            gauge(names.LORA, model, str(len(adapters)), *lists).set(time.time())
 
 
 class RequestTimes:

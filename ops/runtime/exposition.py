@@ -33,24 +33,36 @@ def expose(snapshots: Mapping[str, bytes], accept: str) -> tuple[bytes, str]:
     The names have colons, which every version of Prometheus takes. The library's other ways of escaping
     replace them in one of the formats.
     """
-    parsed = _parsed(snapshots)
-    if openmetrics.CONTENT_TYPE_LATEST.partition(";")[0] in accept:
-        exemplars = {process_id: _exemplars(snapshots[process_id]) for process_id in parsed}
-        exposition = Exposition(parsed, exemplars)
+    found = parsed(snapshots)
+    exemplars = {each: _exemplars(snapshots[each]) for each in found} if takes_newer(accept) else {}
+    return shown(found, accept, exemplars)
+
+
+def takes_newer(accept: str) -> bool:
+    """Whether the reader accepts the newer of the two formats."""
+    return openmetrics.CONTENT_TYPE_LATEST.partition(";")[0] in accept
+
+
+def shown(
+    found: Mapping[str, Snapshot], accept: str, exemplars: Mapping[str, Exemplars] | None = None
+) -> tuple[bytes, str]:
+    """As `expose`, of snapshots that have been read."""
+    exposition = Exposition(found, exemplars)
+    if takes_newer(accept):
         body: bytes = openmetrics.generate_latest(exposition, escaping=openmetrics.ALLOWUTF8)
         return body, openmetrics.CONTENT_TYPE_LATEST
-    return generate_latest(Exposition(parsed), escaping=openmetrics.ALLOWUTF8), CONTENT_TYPE_PLAIN_0_0_4
+    return generate_latest(exposition, escaping=openmetrics.ALLOWUTF8), CONTENT_TYPE_PLAIN_0_0_4
 
 
-def _parsed(snapshots: Mapping[str, bytes]) -> dict[str, Snapshot]:
+def parsed(snapshots: Mapping[str, bytes]) -> dict[str, Snapshot]:
     """By process. What cannot be read is logged and left out."""
-    parsed = {}
+    found = {}
     for process_id, snapshot in snapshots.items():
         try:
-            parsed[process_id] = parse(snapshot, BY_NAME)
+            found[process_id] = parse(snapshot, BY_NAME)
         except ValueError as error:
             logger.warning("the metrics of %s cannot be read: %s", process_id, error)
-    return parsed
+    return found
 
 
 def _exemplars(snapshot: bytes) -> Exemplars:

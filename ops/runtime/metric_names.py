@@ -123,6 +123,13 @@ CACHE_CONFIG = _gauge(
     "block_size",
     "num_gpu_blocks",
 )
+LORA = _gauge(
+    "vllm:lora_requests_info",
+    "The time now; its labels say how many LoRA adapters there are, and which have requests.",
+    "max_lora",
+    "waiting_lora_adapters",
+    "running_lora_adapters",
+)
 WASTE = _gauge("quire:kv_waste_ratio", "Part of the positions of held blocks that no token fills.")
 STEPS = _counter("quire:steps", "Steps that workers were given.")
 STEP_SECONDS = _histogram("quire:step_seconds", "Time of a step in the worker.", _SHORT)

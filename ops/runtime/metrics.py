@@ -131,6 +131,11 @@ class Metrics:
         counted."""
         self._readers.append(reader)
 
+    def forget(self, metric: Metric) -> None:
+        """Drop all values of a gauge, before it is set anew: its labels say what is so, and may change."""
+        for key in [key for key in self._values if key[0] is metric]:
+            del self._values[key]
+
     def snapshot(self) -> bytes:
         """All values, as `parse` reads them."""
         for reader in self._readers:

@@ -2,7 +2,7 @@
 
 The gateway shows the metrics of all processes, out of Redis, to those who have a key. This page does without
 all three. A gateway's has `/metrics/all` as well: all processes, without a key. It knows no other path, and
-closes the connection after the answer.
+closes the connection after the answer. `/metrics/models` has one series a model for an endpoint picker.
 """
 
 import asyncio
@@ -12,9 +12,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 
 from ops.runtime.address import cannot_listen
-from ops.runtime.exposition import expose
+from ops.runtime.exposition import expose, takes_newer
 from ops.runtime.metrics import METRICS, Metrics
 from ops.runtime.metrics_store import WRITE_SECONDS
+from ops.runtime.models_page import expose_models
 from proto.rpc import BusAway
 
 Read = Callable[[], Awaitable[Mapping[str, bytes]]]
@@ -37,7 +38,8 @@ class MetricsPage:
         self._process_id, self._metrics = process_id, metrics
         self._pages: dict[str, Callable[[str], Awaitable[Page]]] = {"/metrics": self._own}
         if read_all is not None:
-            self._pages["/metrics/all"] = _OfAll(read_all).page
+            self._pages["/metrics/all"] = OfAll(read_all, WRITE_SECONDS).page
+            self._pages["/metrics/models"] = OfAll(read_all, WRITE_SECONDS, expose_models).page
         self._connections = 0
         self._server: asyncio.Server | None = None
 
@@ -95,28 +97,35 @@ class MetricsPage:
         return expose({self._process_id: self._metrics.snapshot()}, accept)
 
 
-class _OfAll:
+class OfAll:
     """The page of all processes, which is made again when they have left new values.
 
     Some readers ask twenty times a second, and 150 processes take 0.2 s of a processor.
     """
 
-    def __init__(self, read: Read) -> None:
-        self._read = read
-        self._kept: dict[str, Page] = {}
-        """By what the reader accepts."""
+    def __init__(
+        self,
+        read: Read,
+        seconds: float,
+        show: Callable[[Mapping[str, bytes], str], Page] = expose,
+    ) -> None:
+        """`seconds`: time for which a page is kept. `show`: makes it, for what the reader accepts."""
+        self._read, self._seconds, self._show = read, seconds, show
+        self._kept: dict[bool, Page] = {}
+        """By whether the reader accepts the newer format."""
         self._since = -float("inf")
         self._making = asyncio.Lock()
 
     async def page(self, accept: str) -> Page:
-        """Raises `BusAway`."""
+        """Raises as `read` does."""
+        newer = takes_newer(accept)
         async with self._making:
-            if time.monotonic() - self._since >= WRITE_SECONDS:
+            if time.monotonic() - self._since >= self._seconds:
                 self._kept, self._since = {}, time.monotonic()
-            if accept not in self._kept:
+            if newer not in self._kept:
                 snapshots = await self._read()
-                self._kept[accept] = await asyncio.to_thread(expose, snapshots, accept)
-            return self._kept[accept]
+                self._kept[newer] = await asyncio.to_thread(self._show, snapshots, accept)
+            return self._kept[newer]
 
 
 def _packed(status: HTTPStatus, body: bytes = b"", kind: str = "text/plain") -> bytes:

@@ -94,6 +94,12 @@ class Fleet:
         """Names of the LoRA adapters that some worker has, sorted."""
         return sorted({name for each in self.schedulers for name in each.limits.adapters})
 
+    def adapters_asked_for(self) -> tuple[set[str], set[str]]:
+        """LoRA adapters of requests that wait, and of those that run. Empty: the model alone."""
+        running = {sequence.group for each in self.schedulers for sequence in each.state.batch.running}
+        waiting = (group for group in (*self._home, *self._homeless, *self._suspects) if group not in running)
+        return {each.request.adapter for each in waiting}, {each.request.adapter for each in running}
+
     @property
     def headless(self) -> bool:
         """Whether some worker has a model without a head."""

@@ -128,6 +128,31 @@ def test_without_a_worker_everything_waits(fake: SimpleNamespace) -> None:
     assert found["vllm:kv_cache_usage_perc"]["m",] == [0]
 
 
+def test_what_the_memory_consists_of_is_forgotten_with_its_worker(fake: SimpleNamespace) -> None:
+    """A worker sizes its memory anew each time that it starts."""
+    rig = Rig(fake, num_blocks=16)
+    rig.values()
+    rig.fleet.remove_worker(rig.scheduler)
+    rig.fleet.add_worker(fake.limits(num_blocks=20))
+    found = rig.values()["vllm:cache_config_info"]
+    assert [blocks for _, _, blocks in found] == ["20"]
+
+
+def test_adapters_with_requests_are_named(fake: SimpleNamespace) -> None:
+    rig = Rig(fake, max_slots=2, adapters={"go": "1", "owl": "2", "sql": "3"})
+    for adapter in ("go", "", "sql"):
+        rig.fleet.accept(fake.request([1, 2], max_tokens=3, adapter=adapter))
+    rig.step()
+    assert list(rig.values()["vllm:lora_requests_info"]) == [("m", "3", "sql", "go")]
+    for _ in range(3):
+        rig.step()
+    assert list(rig.values()["vllm:lora_requests_info"]) == [("m", "3", "", "sql")]
+
+
+def test_without_adapters_there_is_no_word_of_them(fake: SimpleNamespace) -> None:
+    assert "vllm:lora_requests_info" not in Rig(fake).values()
+
+
 @pytest.mark.parametrize(("flags", "traced"), [("01", True), ("03", True), ("00", False)])
 def test_a_traced_request_is_the_exemplar_of_its_buckets(flags: str, traced: bool) -> None:
     metrics = Metrics()

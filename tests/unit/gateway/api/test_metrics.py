@@ -1,6 +1,8 @@
 """/metrics: what Prometheus reads of all processes."""
 
+import asyncio
 import json
+import threading
 
 import httpx
 import pytest
@@ -89,6 +91,25 @@ async def test_exemplars_are_in_the_newer_format_alone(backend):
     ]
     assert found == [("0.04", {"trace_id": f"{0xABC:032x}"}, 0.03)]
     assert "trace_id" not in (await ask(backend, store)).text
+
+
+async def test_the_page_is_made_once_for_readers_at_one_time(backend, monkeypatch):
+    """And beside the event loop: with many processes it takes a good part of a second."""
+    made, collect = [], Exposition.collect
+
+    def collected(exposition):
+        made.append(threading.current_thread())
+        return collect(exposition)
+
+    monkeypatch.setattr(Exposition, "collect", collected)
+    store = Store({"scheduler-1": snapshot()})
+    transport = httpx.ASGITransport(app_of(backend, stores=stores_of(metrics=store)))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+        answers = await asyncio.gather(*(http.get("/metrics", headers={"accept": str(n)}) for n in range(9)))
+    assert {answer.status_code for answer in answers} == {200}
+    assert len({answer.text for answer in answers}) == 1
+    assert len(made) == 1
+    assert made[0] is not threading.main_thread()
 
 
 async def test_without_redis_it_is_said_so(backend):

@@ -8,7 +8,7 @@ import pytest
 
 from ops.runtime import metrics_page
 from ops.runtime.errors import StartError
-from ops.runtime.metric_names import PROMPT_TOKENS
+from ops.runtime.metric_names import PROMPT_TOKENS, RUNNING
 from ops.runtime.metrics import Metrics
 from ops.runtime.metrics_page import MetricsPage
 from proto.rpc import BusAway
@@ -53,6 +53,7 @@ async def test_it_shows_the_process_s_metrics_in_both_formats(address: str) -> N
 async def test_it_knows_nothing_else(address: str) -> None:
     assert (await ask(address, "/")).status_code == 404
     assert (await ask(address, "/metrics/all")).status_code == 404
+    assert (await ask(address, "/metrics/models")).status_code == 404
     assert (await ask(address, method="POST")).status_code == 405
     assert b" 404 " in await raw(address, b"nonsense\r\n\r\n")
     assert b" 431 " in await raw(address, b"GET /metrics HTTP/1.1\r\nX: " + b"x" * 99_999)
@@ -103,16 +104,24 @@ async def test_a_page_of_all_processes_is_there_while_they_can_be_read(
             raise BusAway("Redis is away")
         return {"worker-2": metrics.snapshot()}
 
+    monkeypatch.setattr(metrics_page, "WRITE_SECONDS", 600)
     page = MetricsPage("gateway-1", Metrics(), read_all)
     address = await page.listen("127.0.0.1:0")
-    monkeypatch.setattr(metrics_page, "WRITE_SECONDS", 600)
     found = [(await ask(address, "/metrics/all")).text for _ in range(3)]
     assert 'vllm:prompt_tokens_total{engine="worker-2",model_name="m"} 7.0' in found[0]
     assert (reads, len(set(found))) == (1, 1)
+    metrics.gauge(RUNNING, "m").set(3)
+    assert (
+        'vllm:num_requests_running{engine="all",model_name="m"} 3.0'
+        in (await ask(address, "/metrics/models")).text
+    )
     newer = await ask(address, "/metrics/all", accept="application/openmetrics-text; version=1.0.0")
     assert newer.headers["content-type"].startswith("application/openmetrics-text")
     assert "worker-2" not in (await ask(address)).text
+    page.close()
     monkeypatch.setattr(metrics_page, "WRITE_SECONDS", 0)
+    page = MetricsPage("gateway-1", Metrics(), read_all)
+    address = await page.listen("127.0.0.1:0")
     away = True
     assert (await ask(address, "/metrics/all")).status_code == 503
     assert (await ask(address)).status_code == 200
