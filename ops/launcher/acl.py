@@ -3,7 +3,8 @@
     python3 -m ops.launcher.acl DIRECTORY
 
 makes passwords, and writes what a Redis and the containers of a deployment need: `users.acl` for Redis, for
-each kind of process `<kind>.url`, and `secret` for all processes. It needs nothing but Python.
+each kind of process `<kind>.url`, and `secret` for all processes. It needs nothing but Python. If these files are
+there, it writes `users.acl` anew, with the rights of this version and the same passwords.
 
 A process reads its own inbox and writes to those of its neighbours, takes calls at its own door and puts
 calls at that of the next service, keeps its own lease and sees those of all. Inboxes and leases are named
@@ -20,7 +21,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 CHAIN = ("gateway", "tokenizer", "scheduler", "worker")
 """Each service calls the next one."""
@@ -31,6 +32,8 @@ OPERATOR = "operator"
 """The user of `quire` and of people: all keys of the deployment, and no administration of the server. It may
 do what each service may, because at a Redis that is not its own `quire up` has one user for all."""
 ROLES = (*CHAIN, OPERATOR)
+PREFIX = "quire:"
+"""Default of QUIRE_STREAM_PREFIX."""
 HEALTH = "user health on nopass resetchannels -@all +ping"
 """A user without a password for health checks, who may see whether Redis answers."""
 
@@ -101,11 +104,22 @@ def _literal(prefix: str) -> str:
 
 @dataclass(frozen=True)
 class Credentials:
-    """A password for each role, made anew."""
+    """A password for each role."""
 
     passwords: Mapping[str, str] = field(
         default_factory=lambda: {role: secrets.token_hex(32) for role in ROLES}, repr=False
     )
+
+    @classmethod
+    def of(cls, directory: Path) -> "Credentials":
+        """Those that `write` left in a directory. Raises `OSError`, `ValueError`."""
+        passwords = {}
+        for role in ROLES:
+            password = urlsplit((directory / f"{role}.url").read_text().strip()).password
+            if not password:
+                raise ValueError(f"{directory / role}.url has no password")
+            passwords[role] = unquote(password)
+        return cls(passwords)
 
     def acl_file(self, prefix: str) -> str:
         """The users, as a server reads them. It holds digests of the passwords."""
@@ -119,6 +133,12 @@ class Credentials:
         """The URL at which a role finds the server whose URL without user is `server`."""
         scheme, _, rest = server.partition("://")
         return f"{scheme}://{quote(role)}:{self.passwords[role]}@{rest}"
+
+
+def prefix_in(acl_file: str) -> str:
+    """The prefix that was given to `Credentials.acl_file`."""
+    found = re.search(r" ~(\S*)processes ", acl_file)
+    return re.sub(r"\\(.)", r"\1", found[1]) if found else PREFIX
 
 
 def digest(password: str) -> str:
@@ -136,29 +156,58 @@ def write(directory: Path, credentials: Credentials, server: str, prefix: str) -
     texts = {f"{role}.url": credentials.url(role, server) for role in ROLES}
     texts |= {"users.acl": credentials.acl_file(prefix), "secret": secrets.token_hex(32)}
     for name, text in texts.items():
-        path = directory / name
-        path.write_text(text)
-        path.chmod(0o444)
+        _replace(directory / name, text)
+
+
+def rewrite(directory: Path, prefix: str | None) -> None:
+    """Write the users of a directory of `write`'s anew, with the rights that this version gives them.
+
+    `prefix`: None: the one from before. Raises `OSError`, `ValueError`.
+    """
+    users = directory / "users.acl"
+    prefix = prefix_in(users.read_text()) if prefix is None else prefix
+    _replace(users, Credentials.of(directory).acl_file(prefix))
+
+
+def _replace(path: Path, text: str) -> None:
+    new = path.with_name(f"{path.name}.new")
+    new.write_text(text)
+    new.chmod(0o444)
+    new.replace(path)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
         description="Make passwords for a deployment's users of Redis, and write them to files."
     )
-    parser.add_argument("directory", type=Path, help="where they go; it must not exist yet")
+    parser.add_argument(
+        "directory",
+        type=Path,
+        help="where they go; passwords that are there stay, and users.acl is made anew",
+    )
     parser.add_argument(
         "--redis", default="redis://redis:6379/0", metavar="URL", help="without user (default: %(default)s)"
     )
-    parser.add_argument("--prefix", default="quire:", help="QUIRE_STREAM_PREFIX (default: %(default)s)")
+    parser.add_argument(
+        "--prefix", help=f"QUIRE_STREAM_PREFIX (default: that of the users that are there, or {PREFIX})"
+    )
     options = parser.parse_args()
     try:
         where = urlsplit(options.redis)
         if where.scheme not in ("redis", "rediss", "unix") or "@" in options.redis:
             raise ValueError(f"--redis: a URL without user and password, as in {parser.get_default('redis')}")
-        write(options.directory, Credentials(), options.redis, options.prefix)
-    except FileExistsError:
-        print(f"{options.directory} is there already; remove it to replace all passwords", file=sys.stderr)
-        return 1
+        if options.directory.exists():
+            rewrite(options.directory, options.prefix)
+            print(
+                f"{options.directory / 'users.acl'} has this version's rights, and the passwords from before"
+            )
+            return 0
+        write(
+            options.directory,
+            Credentials(),
+            options.redis,
+            PREFIX if options.prefix is None else options.prefix,
+        )
     except (OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2

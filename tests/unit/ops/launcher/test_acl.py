@@ -236,15 +236,13 @@ def test_a_prefix_with_white_space_is_refused() -> None:
 
 
 def test_what_containers_get(tmp_path: Path) -> None:
-    """Made by any Python, without what Quire needs; not overwritten."""
+    """Made by any Python, without what Quire needs."""
     directory = tmp_path / "secrets"
     command = [sys.executable, "-S", "-m", "ops.launcher.acl", str(directory)]  # no packages
-    first, again = (
-        subprocess.run(command, cwd=ROOT, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True)
-        for _ in range(2)
+    first = subprocess.run(
+        command, cwd=ROOT, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True
     )
-    assert (first.returncode, again.returncode) == (0, 1), first.stderr
-    assert "remove it to replace all passwords" in again.stderr
+    assert first.returncode == 0, first.stderr
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     texts = {path.name: path.read_text() for path in directory.iterdir()}
     assert set(texts) == {"users.acl", "secret", *(f"{role}.url" for role in ROLES)}
@@ -257,6 +255,41 @@ def test_what_containers_get(tmp_path: Path) -> None:
         "a container's user is another one"
     )
     assert OURS.passwords["gateway"] not in repr(OURS), "not in a log by accident"
+
+
+def made(monkeypatch: pytest.MonkeyPatch, directory: Path, *options: str) -> dict[str, str]:
+    """What the command leaves in a directory, by file."""
+    monkeypatch.setattr(sys, "argv", ["acl", str(directory), *options])
+    assert acl.main() == 0
+    return {path.name: path.read_text() for path in directory.iterdir()}
+
+
+@pytest.mark.parametrize("prefix", ["quire:", "{one}:", "a[*]b\\:"])
+def test_an_upgrade_changes_rights_and_no_password(
+    prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that processes of both versions go on."""
+    directory = tmp_path / "secrets"
+    before = made(monkeypatch, directory, "--prefix", prefix, "--redis", "unix:///run/redis.sock")
+    monkeypatch.setattr(acl, "_PROCESS", f"{acl._PROCESS} +echo")
+    after = made(monkeypatch, directory)
+    assert after.pop("users.acl") == before.pop("users.acl").replace(" +xdel ", " +xdel +echo ")
+    assert after == before
+    assert stat.S_IMODE((directory / "users.acl").stat().st_mode) == 0o444
+    assert made(monkeypatch, directory, "--prefix", "other:")["users.acl"].count(" ~other:processes ") == 4
+
+
+def test_a_directory_of_something_else_stays_what_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["acl", str(tmp_path)])
+    assert acl.main() == 2
+    assert "users.acl" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+    made(monkeypatch, tmp_path / "secrets")
+    (tmp_path / "secrets" / "worker.url").unlink()
+    assert acl.main() == 2
+    assert "worker.url" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:6379", "http://redis:6379", "redis://:password@redis", "redis"])
