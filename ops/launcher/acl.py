@@ -3,8 +3,8 @@
     python3 -m ops.launcher.acl DIRECTORY
 
 makes passwords, and writes what a Redis and the containers of a deployment need: `users.acl` for Redis, for
-each kind of process `<kind>.url`, and `secret` for all processes. It needs nothing but Python. If these files are
-there, it writes `users.acl` anew, with the rights of this version and the same passwords.
+each kind of process `<kind>.url`, and `secret` for all processes. It needs nothing but Python. If these files
+are there, it writes `users.acl` anew, with the rights of this version and the same passwords.
 
 A process reads its own inbox and writes to those of its neighbours, takes calls at its own door and puts
 calls at that of the next service, keeps its own lease and sees those of all. Inboxes and leases are named

@@ -262,6 +262,17 @@ def test_processes_reach_redis_and_nothing_of_each_other() -> None:
 
 
 @needs_helm
+def test_processes_reach_what_else_they_are_said_to() -> None:
+    """As Sentinels of a Redis, or a proxy."""
+    sentinels = {"ports": [{"port": 26379}], "to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}
+    made = rendered({"networkPolicies": {"egress": [sentinels]}, "redis": {"external": True}})
+    found = [one for one in of_kind(made, "NetworkPolicy") if sentinels in one["spec"].get("egress", [])]
+    assert [one["metadata"]["name"] for one in found] == [f"{RELEASE}-processes"]
+    names = [{port["port"] for port in rule["ports"]} for rule in found[0]["spec"]["egress"]]
+    assert {53, 5353} in names, "OpenShift's DNS listens at another port than its Service"
+
+
+@needs_helm
 def test_each_process_shows_its_metrics_at_the_port() -> None:
     made = rendered({"metricsPort": 9101})
     shown = {name: one["ports"] for name, _, one in containers(made) if name in CHAIN}
@@ -564,3 +575,41 @@ def test_a_pool_is_scaled_by_what_is_left_for_it() -> None:
     assert told == [one.replace("{model", '{deployment="x",model') for one in (waiting, used)]
     with pytest.raises(Exception, match="one pool of a model can have autoscaling"):
         queries(scaled | {"pool": "q"})
+
+
+@needs_helm
+def test_an_image_may_be_of_another_version() -> None:
+    """So that an upgrade may begin with the workers."""
+    tags = {"worker": "9.9", "operator": "9.8"}
+    found = {
+        name: container["image"]
+        for name, _, container in containers(rendered({"images": {"tag": "9", "tags": tags}}))
+        if name != "redis"
+    }
+    assert found == {
+        name: f"quire-{name}:{tags.get(name, '9')}"
+        for name in ("gateway", "tokenizer", "scheduler", "worker", "operator")
+    }
+    assert rendered({"images": {"tags": None}}), "null is how Helm takes them away"
+
+
+@needs_helm
+def test_users_are_left_to_a_cluster_that_has_its_own() -> None:
+    own = dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"))
+    left = rendered({"securityContext": own, "redis": {"securityContext": own}})
+    for made, users in (
+        (rendered({}), {"redis": (999, 1000, 1000), "worker": (10001,) * 3}),
+        (left, {"redis": (None,) * 3, "worker": (None,) * 3}),
+    ):
+        for name, pod, _ in containers(made):
+            context = pod["securityContext"]
+            assert tuple(map(context.get, own)) == users["redis" if name == "redis" else "worker"]
+            assert context["runAsNonRoot"] is True
+            assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+
+
+@needs_helm
+def test_every_image_may_be_of_a_registry_with_a_password() -> None:
+    secrets = [{"name": "registry"}]
+    made = rendered({"images": {"pullSecrets": secrets}})
+    assert [pod["imagePullSecrets"] for _, pod, _ in containers(made)] == [secrets] * len(containers(made))

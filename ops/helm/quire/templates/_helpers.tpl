@@ -29,7 +29,13 @@ labels:
 
 {{- define "quire.image" -}}
 {{- with .root.Values.images.registry }}{{ trimSuffix "/" . }}/{{ end -}}
-quire-{{ .image }}:{{ .root.Values.images.tag | default .root.Chart.AppVersion }}
+quire-{{ .image }}:{{ get (default dict .root.Values.images.tags) .image | default .root.Values.images.tag | default .root.Chart.AppVersion }}
+{{- end -}}
+
+{{/* Who a pod's processes are, as values say it; a field that is null there is left out. */}}
+{{- define "quire.securityContext" -}}
+{{- $fixed := dict "runAsNonRoot" true "fsGroupChangePolicy" "OnRootMismatch" "seccompProfile" (dict "type" "RuntimeDefault") -}}
+{{- toYaml (merge $fixed (default dict .)) -}}
 {{- end -}}
 
 {{/* Settings as a container's `env`: the chart's own, over them those of all processes, over them the component's. */}}
@@ -79,12 +85,7 @@ spec:
       shareProcessNamespace: true
       terminationGracePeriodSeconds: {{ add $stop 15 }}
       securityContext:
-        runAsNonRoot: true
-        runAsUser: 10001
-        runAsGroup: 10001
-        fsGroup: 10001
-        fsGroupChangePolicy: OnRootMismatch
-        seccompProfile: { type: RuntimeDefault }
+        {{- include "quire.securityContext" $root.Values.securityContext | nindent 8 }}
       {{- with $root.Values.images.pullSecrets }}
       imagePullSecrets: {{ toJson . }}
       {{- end }}
