@@ -338,6 +338,23 @@ def test_only_the_gateway_is_reached_from_outside() -> None:
     assert all(of[name] == {"watch"} for name in ("prometheus", "grafana")), "Redis is not within reach"
 
 
+def test_what_is_kept_in_memory_fits() -> None:
+    """A tmpfs counts as its container's memory, and Jaeger keeps traces of some 50 kB each."""
+    megabytes = {"m": 1, "g": 1024}
+    limits = {
+        name: int(SERVICES[name]["mem_limit"][:-1]) * megabytes[SERVICES[name]["mem_limit"][-1]]
+        for name in ("jaeger", "prometheus")
+    }
+    (flag,) = SERVICES["jaeger"]["command"]
+    path, _, traces = flag.removeprefix("--set=").partition("=")
+    assert path == "extensions.jaeger_storage.backends.some_storage.memory.max_traces"
+    assert int(traces) * 0.05 < limits["jaeger"] / 2
+    (place,) = [each for each in SERVICES["prometheus"]["tmpfs"] if each.startswith("/data:")]
+    kept = int(re.findall(r"retention\.size=(\d+)MB", " ".join(SERVICES["prometheus"]["command"]))[0])
+    room = int(re.findall(r"size=(\d+)m", place)[0])
+    assert kept < room < limits["prometheus"]
+
+
 @pytest.mark.parametrize("hosts", ["", "api.example.com, other.example.com"])
 def test_prometheus_may_read_the_gateway_whatever_other_names_it_has(hosts: str) -> None:
     watched = yaml.safe_load((ROOT / "ops/watch/prometheus.yml").read_text())["scrape_configs"]
