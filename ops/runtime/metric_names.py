@@ -170,6 +170,12 @@ DOOR_CALLS = _gauge(
 )
 DOOR_OLDEST = _gauge("quire:door_oldest_seconds", "Age of the oldest call in a service's stream.", "service")
 
+# --- of Redis: measured by the gateways ---
+
+REDIS_MEMORY = Metric(
+    "quire:redis_memory_ratio", "Part of Redis's maxmemory that is used; 0 if it has none.", "gauge"
+)
+
 # --- of every process ---
 
 START_TIME = Metric(

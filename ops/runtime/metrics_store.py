@@ -38,6 +38,10 @@ class MetricsStore:
         pairs = zip(process_ids, found, strict=True)
         return {process_id: snapshot for process_id, snapshot in pairs if snapshot is not None}
 
+    async def fullness(self) -> float:
+        """See `Line.fullness`."""
+        return await self._line.fullness()
+
     def close(self) -> None:
         self._line.close()
 
@@ -51,6 +55,9 @@ async def publish(node: Node, store: MetricsStore) -> None:
         while True:
             with contextlib.suppress(BusAway):  # the next one will do
                 await _look_at_doors(node)
+            if node.service == "gateway":
+                with contextlib.suppress(BusAway):  # it may also refuse to say
+                    METRICS.gauge(names.REDIS_MEMORY).set(await store.fullness())
             with contextlib.suppress(BusAway):
                 await store.write(node.id, METRICS.snapshot())
             await asyncio.sleep(WRITE_SECONDS)

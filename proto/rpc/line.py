@@ -66,10 +66,19 @@ class Line:
     async def evicts(self) -> str:
         """The policy by which this Redis drops keys when it is full: leases and streams are among them. Empty
         if it drops none. Raises `BusAway`."""
-        (info,) = await self.execute(("INFO", "memory"))
-        facts = dict(line.split(b":", 1) for line in info.split(b"\r\n") if b":" in line)
+        facts = await self._memory()
         policy: str = facts.get(b"maxmemory_policy", b"noeviction").decode()
         return "" if policy == "noeviction" or facts.get(b"maxmemory") == b"0" else policy
+
+    async def fullness(self) -> float:
+        """Part of `maxmemory` that is used; 0 without one. Raises `BusAway`."""
+        facts = await self._memory()
+        most = int(facts.get(b"maxmemory", 0))
+        return int(facts.get(b"used_memory", 0)) / most if most else 0.0
+
+    async def _memory(self) -> dict[bytes, bytes]:
+        (info,) = await self.execute(("INFO", "memory"))
+        return dict(line.split(b":", 1) for line in info.split(b"\r\n") if b":" in line)
 
     def refused(self, error: RedisReplyError) -> bool:
         """Look at an error reply. True if it names the server of a cluster that has the keys.

@@ -25,7 +25,7 @@ OF_A_FULL_ONE = {"QuireMemoryFull", "QuireStalled", "QuireRefuses", "QuireSlow",
 OF_A_BROKEN_ONE = {
     *("QuireNoWorker", "QuireNoScheduler", "QuireNoTokenizer"),
     *("QuireErrors", "QuireWorkersLost", "QuireRestarts"),
-    *("QuireLeasesLost", "QuireDeadLetters", "QuireDown"),
+    *("QuireLeasesLost", "QuireDeadLetters", "QuireRedisFull", "QuireDown"),
 }
 QUESTION = {"model": "quire-tiny", "prompt": "An owl", "ignore_eos": True}
 
@@ -197,6 +197,12 @@ async def others_break(deployment: Deployment, prometheus: Prometheus) -> None:
     (door,) = deployment.redis.scan_iter(f"{deployment.prefix}calls:Tokenizer:*")
     deployment.redis.xadd(door, {b"garbage": b"\xff"})
     await fire(prometheus, "QuireDeadLetters")
+    used = deployment.redis.info("memory")["used_memory"]
+    deployment.redis.config_set("maxmemory", int(used / 0.92))
+    try:
+        await fire(prometheus, "QuireRedisFull")
+    finally:
+        deployment.redis.config_set("maxmemory", 0)
     for service, alert in (("scheduler_svc", "QuireNoScheduler"), ("tokenizer_svc", "QuireNoTokenizer")):
         deployment.kill(service)
         await fire(prometheus, alert)

@@ -4,6 +4,8 @@ import asyncio
 import time
 from types import SimpleNamespace
 
+import pytest
+
 from ops.runtime import metrics_store as module
 from ops.runtime.metric_names import BY_NAME, DEAD_LETTERS, DOOR_CALLS, DOOR_WAIT, LEASES_LOST, START_TIME
 from ops.runtime.metrics import Metrics, parse
@@ -34,7 +36,19 @@ async def test_a_process_publishes(redis_url: str, line: Line, prefix: str, monk
         values = parse(found[node.id], BY_NAME)
         assert values[LEASES_LOST.name] == values[DEAD_LETTERS.name] == {(): [0]}
         assert values["quire:process_cpu_seconds"][()][0] > 0
+        assert values["quire:redis_memory_ratio"] == {(): [0]}
         assert abs(values[START_TIME.name]["gateway",][0] - time.time()) < 600
+
+
+@pytest.mark.parametrize(("most", "part"), [("0", 0.0), ("1gb", pytest.approx(0.005, abs=0.005))])
+async def test_a_gateway_publishes_how_full_redis_is(line: Line, prefix: str, most: str, part: float) -> None:
+    await line.execute(("CONFIG", "SET", "maxmemory", most))
+    try:
+        found = await MetricsStore(line, prefix).fullness()
+    finally:
+        await line.execute(("CONFIG", "SET", "maxmemory", "0"))
+    assert found == part
+    assert (found > 0) is (most != "0")
 
 
 async def test_a_process_shows_what_lies_at_its_doors(monkeypatch) -> None:  # type: ignore[no-untyped-def]
