@@ -111,46 +111,44 @@ class _Lane:
         self._template, self._seconds, self._wall_seconds = template, seconds, wall_seconds
         self.child = Child("tokenizer_svc.templates.render_main", ANSWER_BYTES)
         self._turns = Turns()
-        self._busy = asyncio.Lock()
-        self._exchanges: set[asyncio.Task[dict[str, Any]]] = set()
+        self._exchange: asyncio.Task[dict[str, Any]] | None = None
+        """The newest one. Its caller may have left: its answer is read all the same, before the next one."""
 
     async def ask(self, question: Mapping[str, Any], tenant: str) -> dict[str, Any]:
         """The answer of the process. It is marked as `slow` if time was what it lacked."""
         async with self._turns.turn(tenant):
-            exchange = asyncio.ensure_future(self._exchange({**question, "seconds": self._seconds}))
-            # A caller may leave; then the answer is read all the same, before the next exchange.
-            self._exchanges.add(exchange)
-            exchange.add_done_callback(self._exchanges.discard)
-            return await asyncio.shield(exchange)
+            if self._exchange is not None:
+                await asyncio.wait([self._exchange])
+            self._exchange = asyncio.create_task(self._exchanged({**question, "seconds": self._seconds}))
+            return await asyncio.shield(self._exchange)
 
     async def close(self) -> None:
         """End the process."""
-        for exchange in self._exchanges:
-            exchange.cancel()
+        if self._exchange is not None:
+            self._exchange.cancel()
         await self.child.end()
 
-    async def _exchange(self, question: Mapping[str, Any]) -> dict[str, Any]:
+    async def _exchanged(self, question: Mapping[str, Any]) -> dict[str, Any]:
         failure = {"param": "messages", "error": "the model's chat template does not get through this"}
-        async with self._busy:
-            # If somebody else ended the process, another one can answer; if the question did, none can.
-            for _ in range(2):
-                try:
-                    if self.child.process is None:
-                        await self.start()
-                    async with asyncio.timeout(self._wall_seconds):
-                        await self.child.send(question)
-                        return await self.child.receive()
-                except TimeoutError:
-                    await self.child.end()
+        # If somebody else ended the process, another one can answer; if the question did, none can.
+        for _ in range(2):
+            try:
+                if self.child.process is None:
+                    await self.start()
+                async with asyncio.timeout(self._wall_seconds):
+                    await self.child.send(question)
+                    return await self.child.receive()
+            except TimeoutError:
+                await self.child.end()
+                return {**failure, "slow": True}
+            except (OSError, EOFError, ValueError):
+                if await self.child.end(EXIT_SECONDS) == -signal.SIGPROF:  # out of time: see `Bounded`
                     return {**failure, "slow": True}
-                except (OSError, EOFError, ValueError):
-                    if await self.child.end(EXIT_SECONDS) == -signal.SIGPROF:  # out of time: see `Bounded`
-                        return {**failure, "slow": True}
-                    log.warning("the process that renders the chat template has ended")
-                except BaseException:
-                    await self.child.end()  # there may be half a message in the pipes
-                    raise
-            return failure
+                log.warning("the process that renders the chat template has ended")
+            except BaseException:
+                await self.child.end()  # there may be half a message in the pipes
+                raise
+        return failure
 
     async def start(self) -> None:
         """Start the process. Raises `ModelDirectoryError` if the template does not compile within bounds."""

@@ -175,13 +175,13 @@ async def test_slow_conversations_of_one_tenant_make_those_of_others_wait_for_on
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[tuple[str, float]] = []
-    exchange = module._Lane._exchange
+    exchange = module._Lane._exchanged
 
     async def noted(lane: Any, question: Any) -> dict[str, Any]:
         asked.append((question["messages"][0]["content"], question["seconds"]))
         return await exchange(lane, question)
 
-    monkeypatch.setattr(module._Lane, "_exchange", noted)
+    monkeypatch.setattr(module._Lane, "_exchanged", noted)
     async with started(LOOPS) as renderer:
         hostile = [asyncio.ensure_future(renderer.render(SLOW, {}, tenant="hostile")) for _ in range(30)]
         await asyncio.sleep(0)
@@ -209,6 +209,31 @@ async def test_a_caller_that_leaves_does_not_get_its_answer_to_another() -> None
         answers: list[Any] = await asyncio.gather(*asks, return_exceptions=True)
     assert answers[1::2] == [str(number) for number in range(1, 20, 2)]
     assert all(isinstance(answer, asyncio.CancelledError) for answer in answers[::2])
+
+
+async def test_callers_that_leave_one_after_the_other_leave_one_conversation_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun: list[str] = []
+    exchange = module._Lane._exchanged
+
+    async def noted(lane: Any, question: Any) -> dict[str, Any]:
+        begun.append(question["messages"][0]["content"])
+        return await exchange(lane, question)
+
+    monkeypatch.setattr(module._Lane, "_exchanged", noted)
+    async with started("{{ messages[0].content }}") as renderer:
+        process = psutil.Process(renderer._quick.child.process.pid)
+        process.suspend()
+        for number in range(8):
+            message = [{"role": "user", "content": str(number)}]
+            ask = asyncio.ensure_future(renderer.render(message, {}, tenant="leaves"))
+            await asyncio.sleep(0.01)
+            ask.cancel()
+            await asyncio.wait([ask])
+        process.resume()
+        assert await renderer.render(HI, {}, tenant="stays") == "hi"
+    assert begun == ["0", "hi"]
 
 
 async def test_its_process_ends_with_it() -> None:
