@@ -30,5 +30,5 @@ def _finite(number: str) -> float:
     return max(-sys.float_info.max, min(sys.float_info.max, float(number)))
 
 
-DECODER = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)
-"""Reads JSON, and no constant that JSON does not have."""
+DECODER = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite, strict=False)
+"""Reads JSON, and no constant that JSON does not have. Strings may have new lines and tabs as they are."""

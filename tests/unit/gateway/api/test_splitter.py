@@ -758,6 +758,20 @@ def test_a_number_beyond_all_others_is_the_largest():
     assert json.loads(call.arguments) == {"a": [sys.float_info.max, -sys.float_info.max, 2.5]}
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("hermes", '<tool_call>{"name": "weather", "arguments": {"city": "a\n\tb"}}</tool_call>'),
+        ("mistral_args", '[TOOL_CALLS]weather[ARGS]{"city": "a\n\tb"}'),
+        ("qwen3_coder", '<tool_call><function=weather><parameter=at>{"city": "a\n\tb"}</parameter></function>'
+         "</tool_call>"),
+    ],
+)  # fmt: skip
+def test_new_lines_and_tabs_in_strings_of_json(name, text):
+    (call,) = split(form_of(name), text).calls
+    assert '{"city": "a\\n\\tb"}' in call.arguments
+
+
 def test_channels():
     text = (
         "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary<|message|>Wait.<|end|>"
