@@ -79,7 +79,8 @@ async def serve(node: Node, settings: TokenizerSettings) -> None:
     async with _renderer(model, settings.client_templates, formats.spelling) as render:
         server = node.server(pool=name, capacity=settings.tokenizer_calls)
         context = AnnouncedContext(node.leases, name)
-        own = await asyncio.to_thread(fingerprint_of, directory, image_tokens if model.images else 0)
+        names = formats.call_name, formats.thought_name
+        own = await asyncio.to_thread(fingerprint_of, directory, image_tokens if model.images else 0, names)
         redis = Line(settings.redis_url)
         images = redis.another()
         sizes = ImageSizes(ImageStore(images, settings.stream_prefix))

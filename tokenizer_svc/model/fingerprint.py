@@ -7,6 +7,7 @@ fingerprint of the tokenizer, and that of the worker, which is the scheduler's t
 import functools
 import hashlib
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from ops.model_directory import grammars, special_tokens
@@ -20,12 +21,13 @@ FILES = (
 """Files of a model directory that decide how text becomes tokens and back, and the sampling defaults."""
 
 
-def fingerprint_of(directory: Path, image_tokens: int = 0) -> str:
+def fingerprint_of(directory: Path, image_tokens: int = 0, formats: Sequence[str] = ()) -> str:
     """Of the tokenizer in a Hugging Face directory: 16 hexadecimal digits. Raises `OSError`.
 
-    `image_tokens`: see `TextModel.load`; 0 if the model takes no images.
+    `image_tokens`: see `TextModel.load`; 0 if the model takes no images. `formats`: names of the formats of
+    calls and thoughts, whose marks are part of an answer's text although they may be special tokens.
     """
-    found = hashlib.blake2b(f"{image_tokens}".encode() if image_tokens else b"", digest_size=8)
+    found = hashlib.blake2b(f"{image_tokens} {' '.join(formats)} ".encode(), digest_size=8)
     for name in (*FILES, *PROCESSOR_FILES) if image_tokens else FILES:
         path = directory / name
         if path.is_file():

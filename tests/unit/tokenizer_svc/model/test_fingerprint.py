@@ -52,6 +52,11 @@ def test_files_that_decide_the_text_count_and_their_times_do_not(tmp_path: Path)
     assert len(found) == 4
 
 
+def test_formats_whose_marks_are_part_of_the_text_count(tmp_path: Path) -> None:
+    chosen: list[tuple[str, ...]] = [(), ("none", "think"), ("hermes", "think"), ("hermes", "none")]
+    assert len({fingerprint_of(tmp_path, formats=names) for names in chosen}) == len(chosen)
+
+
 def test_whatever_tries_grammars_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(Path(fingerprint.__file__).parents[1], tmp_path, dirs_exist_ok=True)
     monkeypatch.setattr(fingerprint, "__file__", str(tmp_path / "model" / "fingerprint.py"))
