@@ -38,7 +38,7 @@ from tokenizer_svc.errors import (
     SchedulerError,
     TooLongError,
 )
-from tokenizer_svc.formats.formats import Formats
+from tokenizer_svc.formats.formats import Formats, said_in
 from tokenizer_svc.grammars.call_rules import budget_of, call_rules
 from tokenizer_svc.grammars.shared_verdicts import RedisVerdicts
 from tokenizer_svc.grammars.trials import Grammars, param_of
@@ -283,7 +283,8 @@ class TokenizerService(TokenizerServicer):
             if calls is None and request.shape.HasField("calls"):
                 request.ClearField("shape")
         if calls is None and request.HasField("chat"):
-            before = self._formats.before(prompt, budget_of(request), request.lenient_budget)
+            said = said_in(request.chat)
+            before = self._formats.before(prompt, budget_of(request), request.lenient_budget, said)
         if not request.HasField("shape") and (before is None or before.budget is None):
             return
         try:

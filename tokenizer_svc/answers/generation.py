@@ -11,7 +11,7 @@ from tokenizer_svc.answers.detokenizer import Detokenizer, NoText
 from tokenizer_svc.answers.prompt_scores import PromptText, text_of
 from tokenizer_svc.answers.sequence import Gain, SequenceText
 from tokenizer_svc.answers.stops import StopMatcher, automaton
-from tokenizer_svc.formats.formats import Formats
+from tokenizer_svc.formats.formats import Formats, said_in
 from tokenizer_svc.model.fingerprint import joined, worker_part
 from tokenizer_svc.model.tokenizer import TextModel
 from tokenizer_svc.requests.rules import stop_tokens
@@ -42,7 +42,7 @@ class Generation:
         self._visible = model.plain_tokens if request.skip_special_tokens else model.every_token
         self._format = None
         if request.HasField("chat"):
-            self._format = formats.of(bool(request.chat.tools), prompt)
+            self._format = formats.of(bool(request.chat.tools), prompt, said_in(request.chat))
             if self._format is not None:
                 self._format.call_demanded = request.shape.calls.required
                 if request.skip_special_tokens:

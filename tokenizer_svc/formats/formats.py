@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from proto.tokenizer_pb2 import JSON_CALLS, NAMED_JSON, PYTHON_CALLS, AnswerFormat
+from proto.tokenizer_pb2 import JSON_CALLS, NAMED_JSON, PYTHON_CALLS, AnswerFormat, Conversation
 from tokenizer_svc.errors import InvalidRequestError
 from tokenizer_svc.formats.call_table import CALLS
 from tokenizer_svc.formats.entry import JSON, LINE, NONE, CallFormat, ThoughtFormat
@@ -72,29 +72,33 @@ class Formats:
         python, foreign = spelled.syntax == PYTHON_CALLS, self.call_name == JSON
         return Spelling(spelled.first, spelled.call, spelled.between or "", spelled.last, python, foreign)
 
-    def of(self, tools: bool, prompt: list[int]) -> AnswerFormat | None:
-        """How the answer to a prompt is spelled. None: it is text alone. `tools`: functions are offered."""
+    def of(self, tools: bool, prompt: list[int], said: str = "") -> AnswerFormat | None:
+        """How the answer to a prompt is spelled. None: it is text alone.
+
+        `tools`: functions are offered. `said`: the text that the answer goes on with, see `said_in`.
+        """
         end = self._end(prompt)
-        _, thoughts = self._thoughts(end)
+        _, thoughts = self._thoughts(end, said)
         form = answer_format(self.calls if tools else None, thoughts)
         if thoughts is not None:
-            form.thinking = bool(form.thought_begin) and end.endswith(form.thought_begin)
+            form.thinking = _is_open(thoughts, end, said)
             form.begun = thoughts.message if end.endswith(thoughts.message) else ""
         return form if form.call_syntax or thoughts is not None else None
 
-    def before(self, prompt: list[int], budget: int | None = None, lenient: bool = False) -> ThoughtRules:
+    def before(
+        self, prompt: list[int], budget: int | None = None, lenient: bool = False, said: str = ""
+    ) -> ThoughtRules:
         """What may come before an answer that follows a grammar.
 
         `budget`: tokens of the thought at most; None: any number. `lenient`: a budget that cannot be counted
-        is passed over. Raises `InvalidRequestError` for one that is not.
+        is passed over. `said`: as for `of`. Raises `InvalidRequestError` for a budget that is not.
         """
         end = self._end(prompt)
-        name, thoughts = self._thoughts(end)
+        name, thoughts = self._thoughts(end, said)
         # Where the prompt has closed the thought, none is to come.
         if thoughts is None or (end.endswith(thoughts.end) and not thoughts.message):
             return ThoughtRules("", self.marks)
-        thinking = bool(thoughts.begin) and end.endswith(thoughts.begin)
-        rules = ThoughtRules(name, self.marks, thinking)
+        rules = ThoughtRules(name, self.marks, _is_open(thoughts, end, said))
         if budget is None:
             return rules
         marks = [self._model.encode(mark, special=False) for mark in (thoughts.begin, thoughts.end)]
@@ -107,16 +111,21 @@ class Formats:
         within = _ranges(self._model.vocab_size, {begins, ends, *self._model.end_tokens})
         return replace(rules, budget=min(budget, MOST_BUDGET), within=within, begin=begins, end=ends)
 
-    def _thoughts(self, end: str) -> tuple[str, ThoughtFormat | None]:
+    def _thoughts(self, end: str, said: str) -> tuple[str, ThoughtFormat | None]:
         """How thoughts are spelled after a prompt that ends so, and the name of that."""
         for name, entry in self._others.items():
-            if end.endswith((entry.begin, entry.end)):
+            if end.endswith(entry.end) or _is_open(entry, end, said):
                 return name, entry
         return self.thought_name, self.thoughts
 
     def _end(self, prompt: list[int]) -> str:
         end = b"".join(self._every_token[token] for token in prompt[-LAST_TOKENS:])
         return end.decode(errors="replace").rstrip()
+
+
+def said_in(chat: Conversation) -> str:
+    """The text that the answer goes on with; empty: it begins anew."""
+    return chat.messages[-1].content if chat.continue_final_message and chat.messages else ""
 
 
 def answer_format(calls: CallFormat | None, thoughts: ThoughtFormat | None) -> AnswerFormat:
@@ -138,6 +147,14 @@ def answer_format(calls: CallFormat | None, thoughts: ThoughtFormat | None) -> A
         texts = (_within(calls), calls.argument, calls.arguments)
         form.call_text, form.argument_text, form.arguments_text = (each.replace(LINE, "\n") for each in texts)
     return form
+
+
+def _is_open(thoughts: ThoughtFormat, end: str, said: str) -> bool:
+    """Whether a prompt that ends so has begun a thought. `said`: as for `Formats.of`."""
+    if not thoughts.begin:
+        return False
+    _, begin, thought = said.rpartition(thoughts.begin)
+    return end.endswith(thoughts.begin) or (begin != "" and thoughts.end not in thought)
 
 
 def _within(calls: CallFormat) -> str:

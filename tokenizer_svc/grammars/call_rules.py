@@ -8,7 +8,7 @@ from typing import Any
 from proto.tokenizer_pb2 import CallShape, TextRequest
 from tokenizer_svc.errors import InvalidRequestError
 from tokenizer_svc.formats.entry import CallFormat
-from tokenizer_svc.formats.formats import Formats, ThoughtRules
+from tokenizer_svc.formats.formats import Formats, ThoughtRules, said_in
 
 MOST_CHARACTERS = 65_536
 """Of the schemas of all functions together."""
@@ -109,7 +109,7 @@ def call_rules(request: TextRequest, formats: Formats, prompt: list[int]) -> Cal
     rules = CallRules(
         functions=functions,
         calls=formats.call_name,
-        before=formats.before(prompt, budget_of(request), request.lenient_budget),
+        before=formats.before(prompt, budget_of(request), request.lenient_budget, said_in(request.chat)),
         required=asked.required,
         single=asked.single,
         text_schema=shape.json_schema,

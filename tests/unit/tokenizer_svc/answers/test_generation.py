@@ -31,3 +31,12 @@ def test_the_format_tells_of_a_demanded_call(
     assert chunk is not None
     assert chunk.prompt.format.call_begin == ["<tool_call>"]
     assert chunk.prompt.format.call_demanded is demanded
+
+
+def test_the_format_tells_of_a_thought_that_the_answer_goes_on_with(byte_level: TextModel) -> None:
+    said = ChatMessage(role="assistant", content="<think>Hm")
+    chat = Conversation(messages=[said], continue_final_message=True)
+    formats = Formats(replace(byte_level, template="</think>"))
+    chunk, _ = Generation(byte_level, TextRequest(chat=chat, n=1), [1], formats).take(GenerateResponse())
+    assert chunk is not None
+    assert chunk.prompt.format.thinking

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from gateway.api.splitter import Splitter
-from proto.tokenizer_pb2 import JSON_CALLS, NAMED_JSON, PYTHON_CALLS
+from proto.tokenizer_pb2 import JSON_CALLS, NAMED_JSON, PYTHON_CALLS, ChatMessage, Conversation
 from tests.unit.gateway.api.test_splitter import form_of, thoughts_of
 from tokenizer_svc.formats.call_table import CALLS
-from tokenizer_svc.formats.formats import Formats, ThoughtRules
+from tokenizer_svc.formats.formats import Formats, ThoughtRules, said_in
 from tokenizer_svc.formats.thought_table import THOUGHTS
 from tokenizer_svc.settings import TokenizerSettings
 
@@ -166,6 +166,25 @@ def test_a_prompt_may_begin_a_thought(byte_level, prompt, thinking):
     before = formats.before(byte_level.encode(prompt, special=False))
     # A thought that the prompt has closed does not begin again.
     assert before == ThoughtRules("" if "</think>" in prompt else "think", formats.marks, thinking)
+
+
+@pytest.mark.parametrize(
+    ("said", "thinking"),
+    [
+        ("<think>Let me see" + " and see" * 40, True),
+        ("<think>a</think>Yes, <think>b", True),
+        ("<think>Let me see</think>Yes", False),
+        ("Yes", False),
+    ],
+)
+def test_a_thought_that_the_answer_goes_on_with(byte_level, said, thinking):
+    formats = Formats(replace(byte_level, template="</think>"))
+    prompt = byte_level.encode(f"<think> is a mark.\n{said}", special=False)
+    chat = Conversation(messages=[ChatMessage(role="assistant", content=said)], continue_final_message=True)
+    assert formats.of(False, prompt, said_in(chat)).thinking == thinking
+    assert formats.before(prompt, said=said_in(chat)).thinking == thinking
+    chat.continue_final_message = False
+    assert said_in(chat) == ""
 
 
 @pytest.mark.parametrize(
