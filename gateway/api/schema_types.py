@@ -23,10 +23,7 @@ def kinds_of(value: object) -> frozenset[str]:
 
 def types_of(argument: str, schema: Mapping[str, Any]) -> frozenset[str]:
     """The types that an argument may have, by the schema of all arguments. Empty: any, or none is known."""
-    properties = schema.get("properties")
-    if not isinstance(properties, dict):
-        return frozenset()
-    return _Reader(schema).types(properties.get(argument))
+    return types_in(part_of(schema, schema, argument), schema)
 
 
 def types_in(schema: object, root: Mapping[str, Any]) -> frozenset[str]:
@@ -88,6 +85,6 @@ class _Reader:
     def _at(self, place: str) -> object:
         """What a reference such as `#/$defs/Unit` means."""
         found: object = self._root
-        for name in place.removeprefix("#/").split("/"):
+        for name in place.split("/")[1:]:
             found = found.get(name) if isinstance(found, dict) else None
         return found

@@ -20,7 +20,7 @@ from tokenizer_svc.formats.formats import ThoughtRules
 from tokenizer_svc.formats.mark_suffix import named
 from tokenizer_svc.grammars.bare_values import KEY, BareValues
 from tokenizer_svc.grammars.call_rules import CallRules, Function
-from tokenizer_svc.grammars.call_values import JSON_IN_XML, PYTHON, Values, is_text, texts_allowed
+from tokenizer_svc.grammars.call_values import JSON_IN_XML, OBJECT, PYTHON, Values, is_text, texts_allowed
 from tokenizer_svc.grammars.grammar_rules import ANY, quoted
 from tokenizer_svc.grammars.input_grammar import InputGrammar, read_source
 from tokenizer_svc.grammars.input_spellings import BareSpelling, JsonSpelling
@@ -165,13 +165,16 @@ class _Grammar:
     def _names_of(self, schema: Mapping[str, Any]) -> dict[str, Any]:
         """A schema that has of this one the names of arguments, as far as they can be spelled."""
         listed, required = schema.get("properties"), schema.get("required")
-        listed, values = listed if isinstance(listed, dict) else {}, self._values(schema, lenient=True)
-        named = {
-            name: {"type": "string"} if takes_texts(each, values) else {}
-            for name, each in listed.items()
-            if not self._in_pairs() or self._spells(name)
-        }
-        needed = [name for name in named if isinstance(required, list) and name in required]
+        listed = listed if isinstance(listed, dict) else {}
+        own = {"properties": listed, "required": [name for name in listed if name in (required or ())]}
+        values = self._values(schema, lenient=True)
+        try:
+            members = values.members({**schema, **own})
+        except GrammarError:
+            members = values.members(own)
+        members = [each for each in members if not self._in_pairs() or self._spells(each[0])]
+        named = {name: {"type": "string"} if takes_texts(each, values) else {} for name, each, _ in members}
+        needed = [name for name, _, is_needed in members if is_needed]
         return {"properties": named, "required": needed} if named else {}
 
     def _in_pairs(self) -> bool:
@@ -219,7 +222,7 @@ class _Grammar:
     def _pairs(self, schema: Mapping[str, Any], lenient: bool) -> str:
         """Arguments one by one."""
         syntax, values = self._format.syntax, self._values(schema, lenient)
-        values.check(schema, frozenset(("type", "properties", "required", "additionalProperties")))
+        values.check(schema, OBJECT)
         items = []
         for name, each, needed in values.members(schema):
             if each is False:

@@ -5,7 +5,7 @@ Schema that most functions use.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
@@ -49,6 +49,10 @@ OF_TYPE: Mapping[str, frozenset[str]] = {
 }
 """Keywords that are followed, by the type of value that they concern."""
 _OTHERS = frozenset(("type", "enum", "const", "anyOf", "oneOf", "$ref"))
+OBJECT = OF_TYPE["object"] | {"type", "$ref", "allOf"}
+"""Keywords of the schema of all arguments that are followed."""
+MOST_PARTS = 16
+"""Schemas of one object that lead from one to another."""
 
 # A number fits into a float, so that what is read can be written again.
 INTEGER = r"/-?(0|[1-9][0-9]{0,17})/"
@@ -170,7 +174,14 @@ class Values:
         return found
 
     def members(self, schema: Mapping[str, Any]) -> list[tuple[str, Schema, bool]]:
-        """Names, schemas and needs of an object's properties, in their order."""
+        """Names, schemas and needs of an object's properties, in their order.
+
+        Those that `$ref` and `allOf` list are among them, and if it is lenient, those of choices, too.
+        """
+        return [(name, *found) for name, found in self._members(schema, MOST_PARTS).items()]
+
+    def _members(self, schema: Mapping[str, Any], left: int) -> dict[str, tuple[Schema, bool]]:
+        """`left`: schemas that lead from one to another at most."""
         properties, required = schema.get("properties", {}), schema.get("required", [])
         if not isinstance(properties, dict) or not isinstance(required, list):
             raise GrammarError("'properties' must be an object, and 'required' a list")
@@ -178,7 +189,21 @@ class Values:
             raise GrammarError("'required' must be a list of names")
         other = schema.get("additionalProperties", True)
         properties = properties | {name: other for name in required if name not in properties}
-        return [(name, each, name in required) for name, each in properties.items()]
+        found = {name: (each, name in required) for name, each in properties.items()}
+        for part, holds in self._parts(schema) if left else ():
+            self.check(part, OBJECT)
+            for name, (each, needed) in self._members(part, left - 1).items():
+                own, was_needed = found.get(name, (True, False))
+                found[name] = (each if own is True else own, was_needed or (needed and holds))
+        return found
+
+    def _parts(self, schema: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], bool]]:
+        """Further schemas of the same value, and whether it follows each."""
+        parts = [(self.resolved(schema["$ref"]), True)] if "$ref" in schema else []
+        parts += [(each, True) for each in (listed(schema, "allOf") if "allOf" in schema else ())]
+        for name in ("anyOf", "oneOf"):
+            parts += [(each, False) for each in (listed(schema, name) if name in schema else ())]
+        return ((part, holds) for part, holds in parts if isinstance(part, dict))
 
     def separated(self, items: list[tuple[str, bool]], between: str, further: str = "") -> str:
         """Items in their order. Each has its rule, and whether it must be there.

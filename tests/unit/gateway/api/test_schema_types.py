@@ -23,6 +23,7 @@ CASES = [
     ({"$ref": "#/$defs/Unit"}, {"string"}),
     ({"allOf": [{"description": "of any type"}, {"$ref": "#/$defs/Unit"}]}, {"string"}),
     ({"anyOf": [{"type": "string"}, {}]}, set()),
+    ({"$ref": "#"}, {"object"}),
     ({"$ref": "#/$defs/Loop"}, set()),
     ({"$ref": "#/$defs/Deep"}, set()),
     ({"$ref": "#/nowhere/at/all"}, set()),
@@ -35,12 +36,27 @@ CASES = [
 
 @pytest.mark.parametrize(("schema", "types"), CASES)
 def test_types(schema, types):
-    assert types_of("a", {"properties": {"a": schema}, "$defs": UNIT}) == types
+    assert types_of("a", {"type": "object", "properties": {"a": schema}, "$defs": UNIT}) == types
 
 
 @pytest.mark.parametrize("schema", [{}, {"properties": []}, {"properties": {"b": {"type": "string"}}}])
 def test_what_tells_nothing_allows_anything(schema):
     assert types_of("a", schema) == frozenset()
+
+
+OWN = {"properties": {"a": {"type": "string"}}}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#/definitions/Own", "definitions": {"Own": OWN}},
+        {"allOf": [{"properties": {"b": {}}}, {"$ref": "#/$defs/Own"}], "$defs": {"Own": OWN}},
+        {"additionalProperties": {"type": "string"}},
+    ],
+)
+def test_arguments_may_be_listed_elsewhere(schema):
+    assert types_of("a", schema) == {"string"}
 
 
 def test_a_schema_that_branches_without_end_is_soon_read():

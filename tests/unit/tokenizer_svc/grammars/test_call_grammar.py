@@ -463,6 +463,41 @@ def test_of_a_loose_function_the_names_of_arguments_are_followed(
     assert not model.takes(rules, answer.replace("b", "c"))
 
 
+OWN = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
+ROOTS = {
+    "reference": {"$ref": "#/definitions/Own", "definitions": {"Own": OWN}},
+    "all of": {"allOf": [{"$ref": "#/$defs/Own"}, {"required": ["a"]}], "$defs": {"Own": OWN}},
+    "any of": {"anyOf": [OWN, {"properties": {"b": {"type": "integer"}}, "required": ["b"]}]},
+}
+"""As of zod-to-json-schema with a name, and of pydantic's recursive models."""
+
+
+@pytest.mark.parametrize("root", ROOTS)
+@pytest.mark.parametrize("how", [{}, {"strict": True}, {"loose": True}], ids=["followed", "strict", "loose"])
+@pytest.mark.parametrize("name", ["qwen3_coder", "gemma4", "pythonic"])
+def test_arguments_may_be_listed_elsewhere(model: Model, name: str, how: Any, root: str) -> None:
+    empty, call = {
+        "qwen3_coder": (
+            "<tool_call>\n<function=f>\n</function>\n</tool_call>",
+            "<tool_call>\n<function=f>\n<parameter=a>\n7\n</parameter>\n</function>\n</tool_call>",
+        ),
+        "gemma4": ("<|tool_call>call:f{}<tool_call|>", '<|tool_call>call:f{a:<|"|>7<|"|>}<tool_call|>'),
+        "pythonic": ("[f()]", '[f(a="7")]'),
+    }[name]
+    function = Function("f", ROOTS[root], **how)
+    rules = CallRules([function], name, ThoughtRules("", model.special), required=True)
+    if root == "any of" and function.strict:
+        with pytest.raises(GrammarError, match="'anyOf' is not supported"):
+            call_grammar(rules)
+        return
+    assert model.takes(rules, call)
+    assert model.takes(rules, empty) is (root == "any of")
+    tool = {"function": {"name": "f", "parameters": ROOTS[root]}}
+    splitter = Splitter(form_of(name, thoughts_of(name)), functions_of([tool]))
+    (found,) = (*splitter.add(call).calls, *splitter.finish().calls)
+    assert json.loads(found.arguments) == {"a": "7"}
+
+
 def test_a_loose_function_that_lists_no_arguments_takes_any(model: Model) -> None:
     for parameters in ({"$ref": "#/none"}, {"type": "None"}, {"properties": 7}):
         function = Function("f", parameters, loose=True)
