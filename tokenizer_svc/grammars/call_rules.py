@@ -9,9 +9,13 @@ from proto.tokenizer_pb2 import CallShape, TextRequest
 from tokenizer_svc.errors import InvalidRequestError
 from tokenizer_svc.formats.entry import CallFormat
 from tokenizer_svc.formats.formats import Formats, ThoughtRules, said_in
+from tokenizer_svc.grammars.call_values import ANNOTATIONS
+from tokenizer_svc.grammars.schema_walk import mapped
 
 MOST_CHARACTERS = 65_536
-"""Of the schemas of all functions together."""
+"""Of the schemas of all functions together, without what only describes values."""
+_ABOUT = ANNOTATIONS - {"$defs", "definitions", "$id", "$schema"}
+"""Keywords that no grammar depends on."""
 
 
 @dataclass(frozen=True)
@@ -141,4 +145,12 @@ def _function(fields: Mapping[str, Any], asked: CallShape) -> Function:
     name = fields["name"]
     grammar = asked.inputs.get(name)
     given = () if grammar is None else (grammar.syntax, grammar.definition)
-    return Function(name, fields.get("parameters") or None, fields.get("strict") is True, *given)
+    return Function(name, _bare(fields.get("parameters") or None), fields.get("strict") is True, *given)
+
+
+def _bare(parameters: Any) -> Any:
+    """A schema without descriptions, which may be long, and differ where grammars do not."""
+    try:
+        return mapped(parameters, lambda each: {key: each[key] for key in each if key not in _ABOUT})
+    except RecursionError:
+        return parameters

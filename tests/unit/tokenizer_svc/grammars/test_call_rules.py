@@ -92,3 +92,26 @@ def test_schemas_that_are_too_long_together(formats: Formats) -> None:
     assert call_rules(asking([*TOOLS, long], function="f"), formats, [1]) is not None
     with pytest.raises(InvalidRequestError, match="no function"):
         call_rules(asking([]), formats, [1])
+
+
+def test_descriptions_are_no_part_of_the_rules(formats: Formats) -> None:
+    about = {"description": "x" * MOST_CHARACTERS, "title": "A", "examples": ["a"], "default": "a"}
+    named = {"description": {"type": "string", **about}, "default": {"$ref": "#/$defs/D"}}
+    told = {"type": "object", **about, "properties": named, "$defs": {"D": {"enum": ["a"], **about}}}
+    rules = call_rules(asking([{"function": {"name": "f", "parameters": told}}]), formats, [1])
+    assert rules is not None
+    (function,) = rules.functions
+    assert function.parameters == {
+        "type": "object",
+        "properties": {"description": {"type": "string"}, "default": {"$ref": "#/$defs/D"}},
+        "$defs": {"D": {"enum": ["a"]}},
+    }
+
+
+def test_a_schema_that_is_nested_deep_stays(formats: Formats) -> None:
+    deep: Any = {}
+    for _ in range(600):
+        deep = {"items": deep}
+    rules = call_rules(asking([{"function": {"name": "f", "parameters": deep}}]), formats, [1])
+    assert rules is not None
+    assert rules.functions == [Function("f", deep)]
