@@ -2,15 +2,21 @@
 
 Many templates take a system message at the beginning alone, or none. Some want user and assistant to take
 turns, and some know one call a message. Agents send several messages of a role in a row, several calls in
-a message, and texts behind the results of calls.
+a message, and texts behind calls and results. They cut long conversations, and go on with those of other
+servers.
 """
 
+import re
 from collections.abc import Mapping, Sequence
+from functools import reduce
+from hashlib import blake2b
 from itertools import takewhile
 from typing import Any
 
 from tokenizer_svc.templates.habits import THOUGHT_FIELDS
-from tokenizer_svc.templates.tools_as_text import Message, joined
+from tokenizer_svc.templates.tools_as_text import Message, joined, result_text
+
+_SHORT_ID = re.compile("[A-Za-z0-9]{9}")
 
 
 def systems_first(messages: Sequence[Mapping[str, Any]], takes_systems: bool = True) -> list[Message]:
@@ -74,6 +80,77 @@ def one_call_each(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
     while waiting:
         tell(waiting[0])
     return found
+
+
+def texts_with_calls(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """What the assistant says between calls and their results is part of the message with the calls."""
+    found: list[Message] = []
+    for message in messages:
+        if message["role"] == "tool":
+            place = len(found) - 1
+            while place > 0 and found[place]["role"] == "assistant" and "tool_calls" not in found[place]:
+                place -= 1
+            if found and "tool_calls" in found[place]:
+                found[place:] = [reduce(_one, found[place:])]
+        found.append(dict(message))
+    return found
+
+
+def lost_results_told(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """Results of calls that are not in the conversation are told as texts of the user."""
+    found: list[Message] = []
+    called: set[str] = set()
+    for message in messages:
+        called |= {call["id"] for call in message.get("tool_calls", ())}
+        has_call = message["tool_call_id"] in called if "tool_call_id" in message else bool(called)
+        if message["role"] == "tool" and not has_call:
+            message = {"role": "user", "content": result_text(message, {})}
+        found.append(dict(message))
+    return found
+
+
+def with_short_ids(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """Ids of calls have nine letters or digits. Others become nine digits of their hash."""
+
+    def short(id_: str) -> str:
+        return id_ if _SHORT_ID.fullmatch(id_) else blake2b(id_.encode(), digest_size=5).hexdigest()[:9]
+
+    found: list[Message] = []
+    for message in messages:
+        fields = dict(message)
+        if "tool_call_id" in message:
+            fields["tool_call_id"] = short(message["tool_call_id"])
+        if "tool_calls" in message:
+            fields["tool_calls"] = [{**call, "id": short(call["id"])} for call in message["tool_calls"]]
+        found.append(fields)
+    return found
+
+
+def described(tools: Sequence[Any]) -> list[Any]:
+    """Functions that have a description and parameters. Of arguments, defaults that are no text are left out.
+
+    As the templates of gpt-oss, Apertus and Hermes want them.
+    """
+    return [
+        {**tool, "function": _described(tool["function"])} if "function" in tool else tool for tool in tools
+    ]
+
+
+def _described(function: Mapping[str, Any]) -> dict[str, Any]:
+    given = function.get("parameters")
+    parameters: Mapping[str, Any] = given if isinstance(given, dict) else {"type": "object"}
+    listed = parameters.get("properties")
+    properties = {
+        name: {key: value for key, value in schema.items() if key != "default" or isinstance(value, str)}
+        if isinstance(schema, dict)
+        else schema
+        for name, schema in (listed.items() if isinstance(listed, dict) else ())
+    }
+    return {
+        **function,
+        "description": function.get("description") or "",
+        "parameters": {**parameters, "properties": properties},
+    }
 
 
 def _goes_on(before: Message, message: Mapping[str, Any]) -> bool:

@@ -19,7 +19,15 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 from tokenizer_svc.errors import InvalidRequestError, ModelDirectoryError
-from tokenizer_svc.templates.conversations import in_turns, one_call_each, systems_first
+from tokenizer_svc.templates.conversations import (
+    described,
+    in_turns,
+    lost_results_told,
+    one_call_each,
+    systems_first,
+    texts_with_calls,
+    with_short_ids,
+)
 from tokenizer_svc.templates.habits import THOUGHT_FIELDS, Habits, in_parts
 from tokenizer_svc.templates.tools_as_text import Spelling, as_text, with_list
 
@@ -110,14 +118,14 @@ class ChatTemplate:
     ) -> str:
         """The conversation in the first form that the template takes. `values`: what else it sees."""
         refusal: Exception | None = None
-        for form in self._forms(messages):
+        for form, tools in self._attempts(messages, values["tools"]):
             taken = [self._as_it_expects(message) for message in form]
             if continues:
                 taken[-1]["content"] = _with_end(taken[-1]["content"])
             if self._habits.takes_parts:
                 taken = [in_parts(message) for message in taken]
             try:
-                return self._template.render({**values, "messages": taken})
+                return self._template.render({**values, "messages": taken, "tools": tools})
             # What a template refuses it says in its own words, or by failing in any way that code can.
             except Exception as error:
                 refusal = refusal or error
@@ -126,23 +134,33 @@ class ChatTemplate:
             "messages", f"the model's chat template refuses this: {_line(refusal)}"
         ) from refusal
 
+    def _attempts(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None
+    ) -> Iterator[tuple[Sequence[Mapping[str, Any]], Sequence[Any] | None]]:
+        """Forms of the conversation, with the functions as the client sent them, then with all fields."""
+        for form in self._forms(messages):
+            yield form, tools
+        if tools and (whole := described(tools)) != tools:
+            for form in self._forms(messages):
+                yield form, whole
+
     def _forms(self, messages: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[Mapping[str, Any]]]:
         """The conversation so that the template shows all of it, then with less that it may refuse."""
         habits = self._habits
         if any(len(message.get("tool_calls", ())) > 1 for message in messages) and habits.wants_one_call:
-            messages = one_call_each(messages)
+            messages = one_call_each(texts_with_calls(messages))
         systems = [place for place, message in enumerate(messages) if message["role"] == "system"]
         if (len(systems) > 1 and habits.leaves_out_other_systems) or (
             any(systems) and habits.leaves_out_later_systems
         ):
             messages = systems_first(messages)
         yield messages
-        with_systems_first = systems_first(messages, not habits.refuses_systems)
-        if with_systems_first != messages:
-            yield with_systems_first
-        turns = in_turns(with_systems_first)
-        if turns != with_systems_first:
-            yield turns
+        called = texts_with_calls(messages)
+        with_systems_first = systems_first(called, not habits.refuses_systems)
+        turns, told = in_turns(with_systems_first), in_turns(lost_results_told(with_systems_first))
+        forms = [messages, called, with_systems_first, turns, told]
+        forms += [with_short_ids(form) for form in forms]
+        yield from (form for number, form in enumerate(forms) if form not in forms[: max(number, 1)])
 
     def _told(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]

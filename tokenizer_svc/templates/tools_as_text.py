@@ -65,7 +65,7 @@ def as_text(
     after_result = False
     for message in messages:
         if message["role"] == "tool" and results:
-            result = _result(message, called)
+            result = result_text(message, called)
             if after_result:
                 told[-1]["content"] = joined("\n", told[-1]["content"], result)
             else:
@@ -110,6 +110,12 @@ def joined(between: str, *contents: Content | None) -> Content:
     return parts
 
 
+def result_text(message: Mapping[str, Any], called: Mapping[str, str]) -> Content:
+    """The result of a call, with the name of the function if the conversation tells it."""
+    name = called.get(message.get("tool_call_id", ""), "") or message.get("name", "")
+    return joined("", f"Result of {name}: " if name else "Result: ", message["content"])
+
+
 def _said(message: Mapping[str, Any], spelling: Spelling) -> Message:
     fields = {name: value for name, value in message.items() if name != "tool_calls"}
     if calls := message.get("tool_calls"):
@@ -117,12 +123,6 @@ def _said(message: Mapping[str, Any], spelling: Spelling) -> Message:
         spelled = spelling.of((each["name"], each["arguments"]) for each in functions)
         fields["content"] = joined("\n", message["content"], spelled)
     return fields
-
-
-def _result(message: Mapping[str, Any], called: Mapping[str, str]) -> Content:
-    """The result of a call, with the name of the function if the conversation tells it."""
-    name = called.get(message.get("tool_call_id", ""), "") or message.get("name", "")
-    return joined("", f"Result of {name}: " if name else "Result: ", message["content"])
 
 
 def _append(parts: list[dict[str, Any]], part: dict[str, Any]) -> None:

@@ -110,7 +110,7 @@ def test_a_switch_cannot_pose_as_something_else(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["mistral", "gemma"])
 def test_roles_that_do_not_alternate(byte_level: TextModel, name: str) -> None:
-    """Both templates refuse them. Nothing makes a turn of a tool's message."""
+    """Both templates refuse them. Nothing makes a turn of a tool's message but the want of its call."""
     more = {"role": "assistant", "content": "more"}
     later = {"role": "system", "content": "later"}
     chat = [{"role": "assistant", "content": "I begin."}, USER, MORE, THOUGHT, more, later, USER]
@@ -125,8 +125,13 @@ def test_roles_that_do_not_alternate(byte_level: TextModel, name: str) -> None:
     assert template.render(chat) == theirs(byte_level, name).apply_chat_template(
         turns, tokenize=False, add_generation_prompt=True
     )
+    result = {"role": "tool", "content": "5", "tool_call_id": "1"}
+    assert template.render([USER, THOUGHT, result]) == template.render(
+        [USER, THOUGHT, {"role": "user", "content": "Result: 5"}]
+    )
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": {}}}
     with pytest.raises(InvalidRequestError, match="must alternate"):
-        template.render([USER, THOUGHT, {"role": "tool", "content": "5"}])
+        template.render([USER, THOUGHT | {"tool_calls": [call]}, result])
 
 
 @pytest.mark.parametrize("name", EXPECTED)

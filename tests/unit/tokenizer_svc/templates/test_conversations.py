@@ -4,7 +4,15 @@ from typing import Any
 
 import pytest
 
-from tokenizer_svc.templates.conversations import in_turns, one_call_each, systems_first
+from tokenizer_svc.templates.conversations import (
+    described,
+    in_turns,
+    lost_results_told,
+    one_call_each,
+    systems_first,
+    texts_with_calls,
+    with_short_ids,
+)
 
 Chat = list[dict[str, Any]]
 
@@ -101,3 +109,70 @@ def test_calls_one_by_one() -> None:
 )
 def test_calls_and_results_that_do_not_fit(chat: Chat, expected: Chat) -> None:
     assert one_call_each(chat) == expected
+
+
+@pytest.mark.parametrize(
+    ("chat", "expected"),
+    [
+        ([A, calls("1"), says("assistant", "a"), B], None),
+        ([A, says("assistant", "a"), gives("1", "x")], None),
+        ([says("assistant", "a"), gives("1", "x"), says("assistant", "b"), gives("2", "y")], None),
+        ([A, calls("1"), B, says("assistant", "a"), gives("1", "x")], None),
+        (
+            [
+                A,
+                calls("1", "2"),
+                says("assistant", "a"),
+                says("assistant", "b"),
+                gives("1", "x"),
+                gives("2", "y"),
+            ],
+            [A, calls("1", "2", content="a\n\nb"), gives("1", "x"), gives("2", "y")],
+        ),
+        (
+            [calls("1", thinking="t"), says("assistant", "a", thinking="u"), gives("1", "x"), calls("2")],
+            [calls("1", content="a", thinking="t\n\nu"), gives("1", "x"), calls("2")],
+        ),
+    ],
+)
+def test_texts_between_calls_and_results(chat: Chat, expected: Chat | None) -> None:
+    assert texts_with_calls(chat) == (chat if expected is None else expected)
+
+
+def test_results_whose_calls_are_not_there() -> None:
+    chat = [gives("1", "x"), A, calls("2"), gives("2", "y"), gives("3", [IMAGE]), says("tool", "z")]
+    shown = says("user", [text("Result: "), IMAGE])
+    assert lost_results_told(chat) == [says("user", "Result: x"), *chat[1:4], shown, chat[5]]
+    assert lost_results_told([says("tool", "z")]) == [says("user", "Result: z")]
+
+
+def test_ids_of_other_servers() -> None:
+    chat = [A, calls("call_1", "abcdefgh9"), gives("abcdefgh9", "y"), gives("call_1", "x")]
+    short = with_short_ids(chat)
+    id_ = short[3]["tool_call_id"]
+    assert len(id_) == 9
+    assert id_.isalnum()
+    assert short == [A, calls(id_, "abcdefgh9"), gives("abcdefgh9", "y"), gives(id_, "x")]
+    assert with_short_ids([calls("call_2")]) != with_short_ids([calls("call_1")]) == [calls(id_)]
+
+
+def test_functions_with_all_that_templates_look_into() -> None:
+    properties = {"unit": {"enum": ["C", 1], "default": 1}, "at": {"default": "now"}, "any": True}
+    tools = [
+        {"type": "function", "function": {"name": "f", "description": None}},
+        {
+            "type": "function",
+            "function": {"name": "g", "description": "G.", "parameters": {"properties": properties}},
+        },
+        {"type": "other"},
+    ]
+    f, g, other = described(tools)
+    assert f["function"] == {
+        "name": "f",
+        "description": "",
+        "parameters": {"type": "object", "properties": {}},
+    }
+    kept = {"unit": {"enum": ["C", 1]}, "at": {"default": "now"}, "any": True}
+    assert g == {"type": "function", "function": {**tools[1]["function"], "parameters": {"properties": kept}}}
+    assert other == tools[2]
+    assert described([f, g]) == [f, g]

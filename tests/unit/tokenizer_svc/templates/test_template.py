@@ -1,4 +1,5 @@
 import json
+import re
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -384,6 +385,79 @@ def test_a_text_behind_a_result_is_part_of_it_where_the_template_wants_turns() -
     assert ChatTemplate(calls, TOKENS).render(chat).endswith("|tool:Noon.|user:And now?")
     taken = ChatTemplate(refusing(wants) + calls, TOKENS).render(chat)
     assert taken.endswith("|tool:Noon.\n\nAnd now?")
+
+
+LOOKS = (
+    "{% for t in tools %}{{ '// ' + t.function.description }}|{{ t.function.parameters | tojson }}"
+    "{% for name, p in t.function.parameters.properties.items() if p.enum and p.default is defined %}"
+    "{{ '=' + p.default }}{% endfor %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        ({}, '// |{"type": "object", "properties": {}}'),
+        ({"description": None, "parameters": None}, '// |{"type": "object", "properties": {}}'),
+        (
+            {"description": "Tells.", "parameters": {"properties": {"a": {"enum": [1], "default": 1}}}},
+            '// Tells.|{"properties": {"a": {"enum": [1]}}}',
+        ),
+        (
+            {"description": "Tells.", "parameters": {"properties": {"a": {"enum": ["b"], "default": "b"}}}},
+            '// Tells.|{"properties": {"a": {"enum": ["b"], "default": "b"}}}=b',
+        ),
+    ],
+)
+def test_functions_that_lack_what_the_template_looks_into(function: dict[str, Any], told: str) -> None:
+    """As those of gpt-oss, Apertus and Hermes do. Others show functions as the client sent them."""
+    tools = [{"type": "function", "function": {"name": "clock", **function}}]
+    assert ChatTemplate(LOOKS + EACH, {}).render([ASKED], tools=tools) == f"{told}|user:Late?"
+    shown = ChatTemplate("{{ tools | tojson }}", {}).render([ASKED], tools=tools)
+    assert shown == json.dumps(tools)
+
+
+FOLLOWS_CALL = (
+    "{% set ns = namespace(called=false) %}{% for m in messages %}{% if m.role == 'assistant' %}"
+    "{% set ns.called = m.tool_calls is defined %}{% elif m.role == 'tool' and not ns.called %}"
+    "{{ raise_exception('there was no call') }}{% endif %}|{{ m.role }}:{{ m.content or '' }}{% endfor %}"
+)
+"""As gpt-oss and MiniMax M2."""
+
+
+@pytest.mark.parametrize(
+    ("chat", "told"),
+    [
+        (
+            [ASKED, calling({}), {"role": "assistant", "content": "Wait."}, RESULT],
+            "|assistant:Wait.|tool:Noon.",
+        ),
+        ([ASKED, {"role": "assistant", "content": "Wait."}, RESULT], "|assistant:Wait.|user:Result: Noon."),
+    ],
+)
+def test_results_that_do_not_follow_their_calls(chat: list[dict[str, Any]], told: str) -> None:
+    assert ChatTemplate(FOLLOWS_CALL, {}).render(chat) == f"|user:Late?{told}"
+    apart = "".join(f"|{message['role']}:{message['content'] or ''}" for message in chat)
+    taking = FOLLOWS_CALL.replace("raise_exception('there was no call')", "''")
+    assert ChatTemplate(taking, {}).render(chat) == apart
+
+
+def test_ids_of_other_servers_that_the_template_refuses() -> None:
+    """As those of Mistral."""
+    ids = "{{ m.tool_call_id }}{{ m.tool_calls[0].id if m.tool_calls }}"
+    chat = [ASKED, calling({}), RESULT, LATER[2], ASKED]
+    source = EACH.replace("{{ m.content }}", f"{ids}/{{{{ m.content or '' }}}}")
+    assert "|assistant:1/|tool:1/Noon.|system" in ChatTemplate(source, {}).render(chat)
+    refuses = refusing(
+        "(m.tool_call_id or m.tool_calls) and (m.tool_call_id or m.tool_calls[0].id)|length != 9"
+    )
+    no_systems = refusing("m.role == 'system'")
+    for more, then in (("", "|system:/b|user:/Late?"), (no_systems, "|user:/<system-reminder>")):
+        text = ChatTemplate(refuses + more + source, {}).render(chat)
+        found = re.fullmatch(r"\|user:/Late\?\|assistant:(\w{9})/\|tool:(\w{9})/Noon\.(.*)", text, re.DOTALL)
+        assert found is not None
+        assert found[1] == found[2]
+        assert found[3].startswith(then)
 
 
 def test_what_nothing_helps_is_refused_in_the_template_s_first_words() -> None:
