@@ -6,12 +6,16 @@ out depends on the text, not on its cuts.
 """
 
 import re
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from gateway.api.calls import Call, Functions, read_calls
 from gateway.api.cut_calls import ended_calls
 from proto.tokenizer_pb2 import ELEMENTS, JSON_CALLS, NAMED_JSON, PYTHON_CALLS, AnswerFormat
+
+MOST_NOTED = 16
+"""Marks of calls in a thought, counted from its end, that may begin calls."""
 
 
 class Pieces(NamedTuple):
@@ -27,7 +31,9 @@ class Splitter:
 
     def __init__(self, form: AnswerFormat, functions: Functions) -> None:
         self._form, self._functions = form, functions
-        self._begins, self._first = (_named(marks, functions) for marks in (form.call_begin, form.call_first))
+        self._begins, self._first = (
+            _named(marks, functions, form.call_text) for marks in (form.call_begin, form.call_first)
+        )
         self.thinking = form.thinking
         """The text so far ends within a thought."""
         self._text = form.begun
@@ -49,6 +55,8 @@ class Splitter:
         """The quote of a string of JSON or Python, within which the call's text ends; empty: of none."""
         self._escape = ""
         """A backslash that ends the call's text, and changes what the next character means."""
+        self._noted: deque[list[str]] = deque(maxlen=MOST_NOTED)
+        """Texts of the thought that is under way: from each mark of a call up to the next one."""
         self._reasoning: list[str] = []
         self._content: list[str] = []
         self._found: list[Call] = []
@@ -76,6 +84,8 @@ class Splitter:
         if demanded or (cut and (self._after_call or self._in_head())):
             self._text = self._space = ""  # the beginning of a mark
         self._say_up_to(len(self._text))
+        if self.thinking and not cut:
+            self._found += self._calls_at_end()
         if end := self._form.answer_end:
             before, found, after = self._space.rpartition(end)
             self._space = before.removesuffix("\n") if found else after
@@ -106,12 +116,18 @@ class Splitter:
             # Once the answer has begun, there are fewer marks.
             self._say_up_to(place)
             return True
+        if self.thinking and mark in self._begins:
+            self._say_up_to(place)
+            self._noted.append([])
+            self._say_up_to(len(mark))
+            return True
         self._say_up_to(place, mark)
         if not mark:
             return False
         self._after_end = mark in (self._form.begun, self._form.thought_end)
         if self.thinking and mark == self._form.thought_end:
             self.thinking, self._space, self._skip_space, self._begun = False, "", True, False
+            self._noted.clear()
         elif mark in self._begins or mark in self._first:
             self._begin_call(mark)
         elif mark == self._form.thought_begin:
@@ -125,7 +141,7 @@ class Splitter:
     def _marks(self) -> tuple[str, ...]:
         form = self._form
         if self.thinking:
-            return (form.thought_end,)
+            return (form.thought_end, *self._begins)
         thought = form.thought_begin if form.thoughts_anywhere or not self._begun else ""
         first = () if self._begun else (*self._first, form.answer_begin)
         return tuple(filter(None, (*self._begins, *first, *form.delimiters, form.answer_end, thought)))
@@ -142,8 +158,7 @@ class Splitter:
         return True
 
     def _begin_call(self, mark: str) -> None:
-        own = self._begins.get(mark) or self._first.get(mark) or ""
-        self._call, self._quoted, self._escape = [mark.removesuffix(own), own], "", ""
+        self._call, self._quoted, self._escape = [mark], "", ""
 
     def _in_call(self, call: list[str]) -> bool:
         form = self._form
@@ -184,7 +199,8 @@ class Splitter:
         assert self._call is not None
         begin, *body = self._call
         self._call = None
-        text = "".join(body)
+        rest = "".join(body)
+        text = (self._begins.get(begin) or self._first.get(begin) or "") + rest
         calls = read_calls(text, self._form, self._functions) if complete else None
         if calls is None and cut:
             calls = read_calls(ended_calls(text, self._form), self._form, self._functions)
@@ -192,16 +208,38 @@ class Splitter:
             if lost:
                 self._space = ""
             else:
-                self._say(begin + text + mark)
+                self._say(begin + rest + mark)
             return
         self._found += calls
         self._begun = self._after_call = True
         self._space = ""
 
+    def _calls_at_end(self) -> Sequence[Call]:
+        """The calls with which a thought that was never closed ends: some models forget to close it.
+
+        Before its end a call may be a quotation in the thought.
+        """
+        form, text = AnswerFormat(), ""
+        form.CopyFrom(self._form)
+        for name in ("thinking", "begun", "thought_begin", "call_first", "call_opening"):
+            form.ClearField(name)
+        found: Sequence[Call] = ()
+        for noted in reversed(self._noted):
+            text = "".join(noted) + text
+            splitter = Splitter(form, self._functions)
+            first, last = splitter.add(text), splitter.finish()
+            if not (first.content or last.content):
+                found = (*first.calls, *last.calls)
+            elif found:
+                break
+        return found
+
     def _say_up_to(self, place: int, mark: str = "") -> None:
         """Deliver the text up to there. `mark`: follows it, and is left out."""
         self._say(self._text[self._given : place])
         used = place + len(mark)
+        if self._noted:
+            self._noted[-1].append(self._text[:used])
         self._text, self._given = self._text[used:], max(0, self._given - used)
 
     def _say(self, text: str) -> None:
@@ -218,12 +256,16 @@ class Splitter:
         (self._reasoning if self.thinking else self._content).append(whole)
 
 
-def _named(marks: Iterable[str], functions: Functions) -> dict[str, str]:
-    """Marks with names of functions in place of `$name`, and what of each is part of a call's text."""
+def _named(marks: Iterable[str], functions: Functions, call: str) -> dict[str, str]:
+    """Marks with names of functions in place of `$name`, and what of each is part of a call's text.
+
+    `call`: `AnswerFormat.call_text`.
+    """
     found: dict[str, str] = {}
     for mark in marks:
         head, place, tail = mark.partition("$name")
-        found |= {f"{head}{name}{tail}": name + tail for name in functions} if place else {mark: ""}
+        own = head if call.startswith(head) else ""
+        found |= {f"{head}{name}{tail}": own + name + tail for name in functions} if place else {mark: ""}
     return found
 
 

@@ -272,7 +272,7 @@ CALLS: Mapping[str, CallFormat] = {
     "qwen3_coder": CallFormat(
         signs=(("<tool_call>", "<function="),),
         syntax=ELEMENTS,
-        begin=("<tool_call>",),
+        begin=("<tool_call>", "<function=$name>"),  # models leave the first one out
         end="</tool_call>",
         call="<tool_call>\n<function=$name>\n$arguments</function>\n</tool_call>",
         argument="<parameter=$key>\n$value\n</parameter>\n",

@@ -78,6 +78,12 @@ EXAMPLES = {
         '</parameter>\n<parameter=at>{"x": [true]}</parameter>\n</function>\n</tool_call>',
         [("weather", SIMPLE)],
     ),
+    "qwen3_coder_bare": (
+        "qwen3_coder",
+        f"<function=weather>\n<parameter=city>\n{PLAIN}\n</parameter>\n<parameter=days>\n3\n"
+        '</parameter>\n<parameter=at>{"x": [true]}</parameter>\n</function>\n</tool_call>',
+        [("weather", SIMPLE)],
+    ),
     "gemma4": (
         "gemma4",
         f'<|tool_call>call:weather{{at:{{x:[true]}},city:<|"|>{PLAIN}<|"|>,days:3}}<tool_call|>'
@@ -750,6 +756,43 @@ def test_a_thought_that_the_prompt_began():
     form = form_of("hermes", "think", thinking=True)
     text = f"\nHm <tool_call>.\n</think>\n\n<tool_call>{CLOCK}</tool_call>\n"
     assert assert_any_cut_is_the_same(form, text) == Pieces("Hm <tool_call>.", "", (Call("clock", "{}"),))
+
+
+@pytest.mark.parametrize("name", ["kimi_k2", "hermes", "qwen3_coder", "glm", "minimax_m2"])
+def test_calls_at_the_end_of_a_thought_that_is_never_closed(name):
+    """As Kimi K2 Thinking makes them."""
+    _, text, expected = EXAMPLES[name]
+    form, thought = (
+        form_of(name, "think", thinking=True),
+        f"Hm. {form_of(name).call_begin[0]} begins one.\n{text}",
+    )
+    found = assert_any_cut_is_the_same(form, thought)
+    assert (found.reasoning, found.content, of(found.calls)) == (thought, "", expected)
+    assert split(form, thought, cut=True) == Pieces(thought)
+    for more in (" That is how.", "</think>"):
+        found = assert_any_cut_is_the_same(form, thought + more)
+        assert found == Pieces((thought + more).removesuffix("</think>"))
+    found = assert_any_cut_is_the_same(form, f"{thought}</think>Yes.")
+    assert found == Pieces(thought, "Yes.")
+
+
+def test_calls_of_a_function_that_was_not_offered_at_the_end_of_a_thought():
+    thought = "Hm.\n" + EXAMPLES["kimi_k2"][1].replace("clock", "rocket")
+    assert split(form_of("kimi_k2", "think", thinking=True), thought) == Pieces(thought)
+
+
+def test_a_call_without_its_first_mark_may_have_an_end_or_none():
+    call = "<function=clock>\n</function>"
+    for text, said in (
+        (call, ""),
+        (f"Now: {call}\n", "Now:"),
+        (f"{call}\n</tool_call>\n<tool_call>\n{call}\n</tool_call>", ""),
+        (f"Write <function=rocket> or {call}", "Write <function=rocket> or"),
+    ):
+        found = assert_any_cut_is_the_same(form_of("qwen3_coder"), text)
+        assert (found.content, of(found.calls)) == (said, [("clock", {})] * text.count("clock"))
+    text = f"{call} is a call."
+    assert assert_any_cut_is_the_same(form_of("qwen3_coder"), text) == Pieces(content=text)
 
 
 def test_a_number_beyond_all_others_is_the_largest():
