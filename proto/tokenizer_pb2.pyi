@@ -330,7 +330,7 @@ class PromptInfo(_message.Message):
     def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., fingerprint: _Optional[str] = ..., format: _Optional[_Union[AnswerFormat, _Mapping]] = ..., text: _Optional[str] = ...) -> None: ...
 
 class AnswerFormat(_message.Message):
-    __slots__ = ("thought_begin", "thought_end", "thinking", "thoughts_anywhere", "call_begin", "call_end", "call_opening", "call_syntax", "call_header", "delimiters", "call_first", "call_text", "argument_text", "call_demanded", "begun", "arguments_text", "answer_begin", "answer_end")
+    __slots__ = ("thought_begin", "thought_end", "thinking", "thoughts_anywhere", "call_begin", "call_end", "call_opening", "call_syntax", "call_header", "delimiters", "call_first", "call_text", "argument_text", "call_demanded", "begun", "arguments_text", "answer_begin", "answer_end", "call_bare")
     THOUGHT_BEGIN_FIELD_NUMBER: _ClassVar[int]
     THOUGHT_END_FIELD_NUMBER: _ClassVar[int]
     THINKING_FIELD_NUMBER: _ClassVar[int]
@@ -349,6 +349,7 @@ class AnswerFormat(_message.Message):
     ARGUMENTS_TEXT_FIELD_NUMBER: _ClassVar[int]
     ANSWER_BEGIN_FIELD_NUMBER: _ClassVar[int]
     ANSWER_END_FIELD_NUMBER: _ClassVar[int]
+    CALL_BARE_FIELD_NUMBER: _ClassVar[int]
     thought_begin: str
     thought_end: str
     thinking: bool
@@ -367,7 +368,8 @@ class AnswerFormat(_message.Message):
     arguments_text: str
     answer_begin: str
     answer_end: str
-    def __init__(self, thought_begin: _Optional[str] = ..., thought_end: _Optional[str] = ..., thinking: _Optional[bool] = ..., thoughts_anywhere: _Optional[bool] = ..., call_begin: _Optional[_Iterable[str]] = ..., call_end: _Optional[str] = ..., call_opening: _Optional[str] = ..., call_syntax: _Optional[_Union[CallSyntax, str]] = ..., call_header: _Optional[str] = ..., delimiters: _Optional[_Iterable[str]] = ..., call_first: _Optional[_Iterable[str]] = ..., call_text: _Optional[str] = ..., argument_text: _Optional[str] = ..., call_demanded: _Optional[bool] = ..., begun: _Optional[str] = ..., arguments_text: _Optional[str] = ..., answer_begin: _Optional[str] = ..., answer_end: _Optional[str] = ...) -> None: ...
+    call_bare: bool
+    def __init__(self, thought_begin: _Optional[str] = ..., thought_end: _Optional[str] = ..., thinking: _Optional[bool] = ..., thoughts_anywhere: _Optional[bool] = ..., call_begin: _Optional[_Iterable[str]] = ..., call_end: _Optional[str] = ..., call_opening: _Optional[str] = ..., call_syntax: _Optional[_Union[CallSyntax, str]] = ..., call_header: _Optional[str] = ..., delimiters: _Optional[_Iterable[str]] = ..., call_first: _Optional[_Iterable[str]] = ..., call_text: _Optional[str] = ..., argument_text: _Optional[str] = ..., call_demanded: _Optional[bool] = ..., begun: _Optional[str] = ..., arguments_text: _Optional[str] = ..., answer_begin: _Optional[str] = ..., answer_end: _Optional[str] = ..., call_bare: _Optional[bool] = ...) -> None: ...
 
 class TextDelta(_message.Message):
     __slots__ = ("index", "text", "token_ids", "finish_reason", "stop_string", "logprobs")

@@ -68,7 +68,7 @@ def _json_calls(text: str, form: AnswerFormat, _: Functions) -> list[Call] | Non
     values: list[Any] = []
     if form.call_header and (header := re.match(form.call_header, text[:MOST_HEADER])):
         text = text[header.end() :]
-    text, place = text.strip(), 0
+    text, place = _FENCES.sub("", text.strip()).strip(), 0
     while place < len(text):
         value, end = DECODER.raw_decode(text, place)
         values += value if isinstance(value, list) else [value]

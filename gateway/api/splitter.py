@@ -16,6 +16,8 @@ from proto.tokenizer_pb2 import ELEMENTS, JSON_CALLS, NAMED_JSON, PYTHON_CALLS, 
 
 MOST_NOTED = 16
 """Marks of calls in a thought, counted from its end, that may begin calls."""
+MOST_OPENING = 512
+"""Characters in which a call without a mark names its function."""
 
 
 class Pieces(NamedTuple):
@@ -108,8 +110,8 @@ class Splitter:
         """Use the text up to its first mark. Whether there was one."""
         if self._call is not None:
             return self._in_call(self._call)
-        if self._opens():
-            return True
+        if (opens := self._opens()) is not False:
+            return bool(opens)
         marks = self._marks()
         place, mark = _find(self._text, marks)
         if not self._begun and self._text[:place].strip():
@@ -146,16 +148,30 @@ class Splitter:
         first = () if self._begun else (*self._first, form.answer_begin)
         return tuple(filter(None, (*self._begins, *first, *form.delimiters, form.answer_end, thought)))
 
-    def _opens(self) -> bool:
-        """Whether the answer is calls alone, from its first character on."""
-        if self._begun or self.thinking or not self._form.call_opening:
+    def _opens(self) -> bool | None:
+        """Whether the answer is calls alone, from its first character on. None: it may be."""
+        form, stripped = self._form, self._text.lstrip()
+        if self._begun or self.thinking or not stripped:
             return False
-        stripped = self._text.lstrip()
-        if not stripped or stripped[0] not in self._form.call_opening:
-            return False
+        if stripped[0] not in form.call_opening:
+            opens = form.call_bare and stripped[0] in "{[`" and self._names(stripped)
+            if not opens:
+                return opens
         self._space += self._text[: len(self._text) - len(stripped)]
         self._text, self._call, self._begun = stripped, [""], True
         return True
+
+    def _names(self, text: str) -> bool | None:
+        """Whether it begins as a call in JSON, in a block of code or not, of a function. None: it may do so."""
+        said = "".join(text[:MOST_OPENING].split())
+        named = [
+            f'{begin}{{"name":"{"".join(name.split())}"'
+            for begin in ("", "[", "```json", "```json[", "```", "```[")
+            for name in self._functions
+        ]
+        if said.startswith(tuple(named)):
+            return True
+        return None if len(text) <= MOST_OPENING and any(each.startswith(said) for each in named) else False
 
     def _begin_call(self, mark: str) -> None:
         self._call, self._quoted, self._escape = [mark], "", ""
@@ -163,7 +179,7 @@ class Splitter:
     def _in_call(self, call: list[str]) -> bool:
         form = self._form
         marks = (form.call_end,) if form.call_end else (*self._begins, *form.delimiters, form.answer_end)
-        if not call[0]:
+        if not call[0] and form.call_opening:
             marks = ()  # the whole answer
         place, mark = _find(self._text, tuple(filter(None, marks)))
         self._note_quotes(self._text[:place])
@@ -202,6 +218,8 @@ class Splitter:
         rest = "".join(body)
         text = (self._begins.get(begin) or self._first.get(begin) or "") + rest
         calls = read_calls(text, self._form, self._functions) if complete else None
+        if not (begin or self._form.call_opening or _ARGUMENTS.search(text)):
+            calls = None
         if calls is None and cut:
             calls = read_calls(ended_calls(text, self._form), self._form, self._functions)
         if calls is None:
@@ -291,6 +309,7 @@ def _find(text: str, marks: tuple[str, ...]) -> tuple[int, str]:
     return first, found
 
 
+_ARGUMENTS = re.compile('"(arguments|parameters)"')
 _JSON_QUOTES = re.compile(r'\\.|\\|"', re.DOTALL)
 _QUOTES = {
     JSON_CALLS: _JSON_QUOTES,

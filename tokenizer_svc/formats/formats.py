@@ -143,6 +143,7 @@ def answer_format(calls: CallFormat | None, thoughts: ThoughtFormat | None) -> A
         form.call_first.extend(calls.begin_first)
         form.call_end, form.call_opening = calls.end, calls.opening
         form.call_syntax, form.call_header = calls.syntax, calls.header
+        form.call_bare = calls.syntax == JSON_CALLS
         form.delimiters.extend(calls.delimiters)
         texts = (_within(calls), calls.argument, calls.arguments)
         form.call_text, form.argument_text, form.arguments_text = (each.replace(LINE, "\n") for each in texts)

@@ -795,6 +795,59 @@ def test_a_call_without_its_first_mark_may_have_an_end_or_none():
     assert assert_any_cut_is_the_same(form_of("qwen3_coder"), text) == Pieces(content=text)
 
 
+BARE = (
+    *("hermes", "mistral", "granite", "cohere", "apertus", "json", "phi4", "llama3_json", "longcat_json"),
+    "minimax_m1",
+)
+
+
+@pytest.mark.parametrize("name", BARE)
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"```json\n{AS_JSON}\n```",
+        f"```\n[{AS_JSON}]\n```\n",
+        f'\n{{\n  "name" : "weather",\n  "arguments": {ARGUMENTS}\n}}\n',
+    ],
+)
+def test_an_answer_that_is_a_call_without_a_mark(name, text):
+    """As Qwen 2.5 Coder makes it, and models that are told of functions as text."""
+    found = assert_any_cut_is_the_same(form_of(name, "think"), f"<think>Hm.</think>\n{text}")
+    assert (found.reasoning, found.content, of(found.calls)) == ("Hm.", "", TWO[:1])
+
+
+def test_a_call_that_has_its_last_mark_alone():
+    found = assert_any_cut_is_the_same(form_of("hermes"), f"{CLOCK}\n</tool_call>")
+    assert (found.content, of(found.calls)) == ("", [("clock", {})])
+
+
+@pytest.mark.parametrize(
+    ("text", "held"),
+    [
+        ('{"name": "weatherman", "arguments": {}}', '{"name": "weather'),
+        ('{ "city": "Oslo"}', '{ "'),
+        ("```python\nweather()\n```", "```"),
+        ('```json\n[{"id": 7}]\n```', '```json\n[{"'),
+        ("[1, 2]", "["),
+        ('{"name": "weather", "temperature": 3}', '{"name": "weather", "temperature": 3}'),
+        ("```json\n" + AS_JSON + "\n```\nis a call.", "```json\n" + AS_JSON + "\n```\nis a call."),
+    ],
+)
+def test_json_that_is_no_call_waits_until_it_can_be_none(text, held):
+    form = form_of("minimax_m1")
+    assert assert_any_cut_is_the_same(form, text) == Pieces(content=text)
+    splitter = Splitter(form, FUNCTIONS)
+    assert "".join(splitter.add(each).content for each in held) == ""
+    if held != text:
+        assert splitter.add(text[len(held)]).content == held + text[len(held)].rstrip()
+
+
+def test_json_that_was_asked_for_is_no_call():
+    form = form_of("hermes")
+    form.call_bare = False
+    assert split(form, CLOCK) == Pieces(content=CLOCK)
+
+
 def test_a_number_beyond_all_others_is_the_largest():
     text = '<tool_call>{"name": "weather", "arguments": {"a": [1e999, -1E+400, 2.5]}}</tool_call>'
     (call,) = split(form_of("hermes"), text).calls

@@ -12,16 +12,16 @@ from tokenizer_svc.model.tokenizer import TextModel
 
 
 @pytest.mark.parametrize(
-    ("shape", "demanded"),
+    ("shape", "demanded", "bare"),
     [
-        (None, False),
-        (Shape(calls=CallShape()), False),
-        (Shape(json_schema="{}", or_calls=CallShape()), False),
-        (Shape(calls=CallShape(required=True)), True),
+        (None, False, True),
+        (Shape(calls=CallShape()), False, True),
+        (Shape(json_schema="{}", or_calls=CallShape()), False, False),
+        (Shape(calls=CallShape(required=True)), True, True),
     ],
 )
-def test_the_format_tells_of_a_demanded_call(
-    byte_level: TextModel, shape: Shape | None, demanded: bool
+def test_the_format_tells_of_calls_that_are_demanded_or_have_no_mark(
+    byte_level: TextModel, shape: Shape | None, demanded: bool, bare: bool
 ) -> None:
     tools = '[{"type": "function", "function": {"name": "f"}}]'
     chat = Conversation(messages=[ChatMessage(role="user", content="hi")], tools=tools)
@@ -31,6 +31,7 @@ def test_the_format_tells_of_a_demanded_call(
     assert chunk is not None
     assert chunk.prompt.format.call_begin == ["<tool_call>"]
     assert chunk.prompt.format.call_demanded is demanded
+    assert chunk.prompt.format.call_bare is bare
 
 
 def test_the_format_tells_of_a_thought_that_the_answer_goes_on_with(byte_level: TextModel) -> None:
