@@ -162,7 +162,7 @@ class Splitter:
         return True
 
     def _names(self, text: str) -> bool | None:
-        """Whether it begins as a call in JSON, in a block of code or not, of a function. None: it may do so."""
+        """Whether it begins like a call in JSON, which may be in a block of code. None: it may do so."""
         said = "".join(text[:MOST_OPENING].split())
         named = [
             f'{begin}{{"name":"{"".join(name.split())}"'
