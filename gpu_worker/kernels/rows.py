@@ -57,8 +57,9 @@ class SlotTables:
         return self.tokens.shape[1] - 1
 
     def turned(self, slots: Tensor, positions: Tensor) -> Tensor | None:
-        """`StepMetadata.turned` of tokens at positions of slots, behind all images."""
-        return None if self.shifts is None else positions + self.shifts[slots]
+        """`StepMetadata.turned` of tokens at positions of slots, behind all images. Padding is at position 0
+        of a slot that may have some."""
+        return None if self.shifts is None else (positions + self.shifts[slots]).clamp(min=0)
 
     def lookup(self, slots: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Token ids at positions of slots, int32 [n], and their entries in the pages, int64 [n].

@@ -40,6 +40,8 @@ class Forward:
         step see in images.
         """
         recorded = self.recorded if seen is None else None
+        if self.in_grid and batch.images is not None and batch.images.are_ahead(rows):
+            recorded = None  # graphs shift all tokens of a slot alike
         if self._adapters is None or not (adapters := batch.adapters[rows.slots]).any():
             return self._run(batch, rows, recorded, seen)
         with self._adapters.step.of(np.repeat(adapters, rows.counts), batch.device):

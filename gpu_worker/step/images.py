@@ -232,6 +232,10 @@ class SlotImages:
             faults,
         )
 
+    def are_ahead(self, rows: Rows) -> bool:
+        """Whether a row begins before the end of its slot's last image, where `shifts` do not hold yet."""
+        return bool((self._ends[rows.slots] > rows.starts).any())
+
     def lines(
         self, rows: Rows, slots: NDArray[np.integer], positions: NDArray[np.int64]
     ) -> NDArray[np.int64]:
@@ -240,7 +244,7 @@ class SlotImages:
         Makes the lines of tokens of images.
         """
         found: NDArray[np.int64] = positions + self.shifts[slots]
-        if not (self._ends[rows.slots] > rows.starts).any():
+        if not self.are_ahead(rows):
             return found
         places, count = list[NDArray[np.int64]](), 0
         begins = np.cumsum(rows.counts) - rows.counts

@@ -5,9 +5,12 @@ from collections.abc import Sequence
 from contextlib import contextmanager
 from itertools import product
 
+import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
+from gpu_worker.kernels.rows import Rows, SlotTables
 from gpu_worker.kernels.triton.graphs.graphs import StepGraphs, recorder
 from gpu_worker.kernels.triton.graphs.layouts import DecodeLayout, Layout, RaggedLayout, layouts_for
 from gpu_worker.memory.cache import make_caches
@@ -141,8 +144,12 @@ def test_replayed_answers_about_images(make, tmp_path) -> None:
     parts = [[5, 17, files[0], 3], [41, files[1], 9, files[0]], [2, 73]]
     prompts = [with_images(made.vision, part) for part in parts]
     sequences = [driver.admit(slot, tokens, images=images) for slot, (tokens, images) in enumerate(prompts)]
-    driver.step(*((sequence, len(sequence.tokens)) for sequence in sequences))
-    assert not computed, "what is seen is not replayed"
+    driver.step((sequences[0], 2), (sequences[1], 1))
+    between = with_images(made.vision, parts[1][:3])[0]
+    driver.step((sequences[0], len(prompts[0][0]) - 2), (sequences[1], len(between) - 2))
+    driver.step((sequences[1], 1))
+    driver.step((sequences[1], len(prompts[1][0]) - len(between)), (sequences[2], 2))
+    assert not computed, "neither what is seen nor what is before it is replayed"
     driver.step(*((sequence, 1) for sequence in sequences))
     driver.step((sequences[0], 1), (sequences[1], 1))
     assert len(computed) == 2
@@ -150,6 +157,18 @@ def test_replayed_answers_about_images(make, tmp_path) -> None:
         tokens = sequence.tokens[: sequence.computed]
         found = torch.stack([seen[sequence.slot, position] for position in range(len(tokens))])
         torch.testing.assert_close(found, logits_with(made, tokens, list(own)), atol=2e-3, rtol=2e-3)
+
+
+@pytest.mark.parametrize("layout", [DecodeLayout(3), RaggedLayout(7, 2)], ids=repr)
+def test_padding_is_turned_by_a_line_of_the_tables(layout: Layout) -> None:
+    """It is in a slot whose images shift what is behind them."""
+    tokens, blocks = torch.zeros((2, 81), dtype=torch.int32), torch.zeros((2, 5), dtype=torch.int32)
+    tables = SlotTables(tokens, blocks, 16, shifts=torch.tensor([-40, -3]))
+    numbers = (np.array([number], np.int32) for number in (1, 60, 1, 1))
+    inputs = torch.from_numpy(layout.inputs(Rows(np.zeros(1, np.intp), *numbers)))
+    step = layout.metadata(inputs, tables)[1]
+    assert step.turned is not None
+    assert step.turned.tolist() == [57] + [0] * (layout.tokens - 1)
 
 
 def test_nothing_is_collected_while_a_graph_is_recorded(monkeypatch) -> None:
