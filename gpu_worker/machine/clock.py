@@ -4,6 +4,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Lock
 
 import torch
 
@@ -56,11 +57,12 @@ def clock(device: torch.device) -> HostClock | DeviceClock:
 
 
 class Stopwatch:
-    """Adds up how long the device takes for some of its work, and never waits for it."""
+    """Adds up how long the device takes for some of its work, and never waits for it. For any thread."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._under_way = deque[HostClock | DeviceClock]()
+        self._lock = Lock()
         self.count = 0
         """Pieces of work that have ended, as far as `look` has seen."""
         self.seconds = 0.0
@@ -77,6 +79,7 @@ class Stopwatch:
 
     def look(self) -> None:
         """Add what has ended."""
-        while self._under_way and self._under_way[0].ended():
-            self.seconds += self._under_way.popleft().wait() / 1e6
-            self.count += 1
+        with self._lock:
+            while self._under_way and self._under_way[0].ended():
+                self.seconds += self._under_way.popleft().wait() / 1e6
+                self.count += 1

@@ -1,5 +1,7 @@
 """Adding up what work on the device takes."""
 
+import threading
+
 import pytest
 import torch
 
@@ -46,6 +48,26 @@ def test_what_is_under_way_counts_once_it_has_ended(monkeypatch: pytest.MonkeyPa
     with watch.measuring():
         pass
     assert (watch.count, watch.seconds) == (2, 0.5)
+
+
+def test_two_threads_look_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps and the thread that sees images: what one has found ended, the other does not take."""
+    watch, others = Stopwatch(torch.device("cuda")), list[threading.Thread]()
+
+    class Slow(FakeClock):
+        def ended(self) -> bool:
+            self.has_ended = True
+            if not others:
+                others.append(threading.Thread(target=watch.look))
+                others[0].start()
+                others[0].join(0.2)
+            return True
+
+    monkeypatch.setattr(clock, "clock", Slow)
+    with watch.measuring():
+        pass
+    others[0].join()
+    assert (watch.count, watch.seconds) == (1, 0.25)
 
 
 def test_a_cpu_has_ended_with_the_call_and_errors_do_not_count() -> None:
