@@ -53,6 +53,8 @@ class TritonKernels(ReferenceKernels):
         """`device`: a GPU, or the CPU if Triton interprets. Raises `KernelError` if it can do neither."""
         self._device = device
         if device.type == "cuda":
+            if torch.version.hip is not None:
+                raise KernelError("Triton's kernels are for GPUs of NVIDIA, and this one is AMD's")
             if gpu.capability(device) < (8, 0):
                 raise KernelError("Triton's kernels need a GPU of compute capability 8.0: Ampere or later")
             self._processors = torch.cuda.get_device_properties(device).multi_processor_count

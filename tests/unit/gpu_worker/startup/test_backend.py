@@ -209,6 +209,14 @@ def test_on_a_gpu_before_ampere_pytorch_computes(settings, monkeypatch, caplog) 
     assert "need a GPU of compute capability 8.0" in caplog.text
 
 
+def test_on_a_gpu_of_amd_pytorch_computes(settings, monkeypatch, caplog) -> None:
+    """PyTorch calls it `cuda`, with a capability that would be that of another GPU of NVIDIA."""
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    monkeypatch.setattr(gpu, "capability", lambda device: (9, 4))
+    assert type(backend._triton(settings(), torch.device("cuda"))) is ReferenceKernels
+    assert "AMD's: PyTorch computes instead" in caplog.text
+
+
 def test_where_triton_cannot_compile_pytorch_computes(settings, monkeypatch, caplog) -> None:
     def cannot(kernels, device):
         raise KernelError("Triton cannot compile here: no gcc")
