@@ -115,7 +115,7 @@ def attend_tile(
         sink_tiles = (tl.minimum(SINKS, begin) + N - 1) // N
         skipped = tl.maximum(begin // N, sink_tiles) - sink_tiles
     elif CHUNK > 0:
-        begin = (before + first) // CHUNK * CHUNK
+        begin = tl.maximum(before + first, 0) // CHUNK * CHUNK  # padding has negative positions
         sink_tiles = 0
         skipped = begin // N
     else:

@@ -67,6 +67,7 @@ def test_any_kind_of_step(rows: list[tuple[int, int]], dtype: torch.dtype, kv: s
         pytest.param(66, 7, 100, AttentionSpec(window=40, sinks=3), id="full-split-window"),
         pytest.param(90, 20, 1, AttentionSpec(window=40, sinks=3), id="room-whole-window"),
         pytest.param(90, 20, 100, FULL_ATTENTION, id="room-split-all"),
+        pytest.param(200, 20, 1, AttentionSpec(chunk=5), id="room-whole-chunk"),
     ],
 )
 def test_recorded_steps(tokens: int, rows: int, processors: int, spec: AttentionSpec) -> None:
