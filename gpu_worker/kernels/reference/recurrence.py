@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -39,6 +40,11 @@ class RecurrentStep:
     """See `StepRecurrence`."""
 
     _step: StepMetadata
+
+    @cached_property
+    def _parts(self) -> dict[int, list["_Part"]]:
+        """The step's parts by block size, the same in every layer."""
+        return {}
 
     def convolve(self, inputs: Tensor, filters: Filters, cache: StateCache) -> Tensor:
         """See `StepRecurrence.convolve`."""
@@ -138,7 +144,9 @@ class RecurrentStep:
         those before these and the places of the tokens in the step, int64 [rows, tokens].
         """
         state = states[:0]
-        for part in _parts(self._step, block_size):
+        if block_size not in self._parts:
+            self._parts[block_size] = list(_parts(self._step, block_size))
+        for part in self._parts[block_size]:
             if not part.goes_on:
                 state = states[part.read]
                 state[part.first] = 0
@@ -190,7 +198,7 @@ def _parts(step: StepMetadata, block_size: int) -> Iterator[_Part]:
         while at < end:
             count = min(end, (at // block_size + 1) * block_size) - at
             places = torch.arange(place, place + count, device=device)[None]
-            starts = torch.tensor([at], device=device)
+            starts = torch.full((1,), at, device=device)  # a tensor of a list would wait for a GPU
             yield part(slice(row, row + 1), places, starts, at > start, drafted)
             place, at = place + count, at + count
 
