@@ -26,6 +26,9 @@ class Ranks(Protocol):
     def least(self, number: int) -> int:
         """The smallest of the ranks' numbers."""
 
+    def count_replay(self) -> None:
+        """A recorded step has been replayed. No other method is called for its exchanges."""
+
 
 @dataclass(frozen=True, slots=True)
 class Alone:
@@ -42,6 +45,9 @@ class Alone:
 
     def least(self, number: int) -> int:
         return number
+
+    def count_replay(self) -> None:
+        pass
 
 
 ALONE = Alone()

@@ -21,7 +21,7 @@ class Group:
         """
         self.rank, self.count = rank, count
         self.exchanges = 0
-        """Number of exchanges of data among all ranks."""
+        """Number of exchanges of data among all ranks. Those of a recorded step are one."""
         self._device = device
         if device.type == "cuda":
             torch.cuda.set_device(rank)
@@ -47,6 +47,9 @@ class Group:
         found = torch.tensor(number, device=self._device)
         dist.all_reduce(found, dist.ReduceOp.MIN)
         return int(found)
+
+    def count_replay(self) -> None:
+        self.exchanges += 1
 
     def close(self) -> None:
         """Leave the group; on GPUs only the process's end does, because NCCL would wait for ended ranks."""

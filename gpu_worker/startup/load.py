@@ -101,7 +101,7 @@ def load_rank(
         name: adapter_fingerprint(runner.fingerprint, directory)
         for name, directory in settings.adapters.items()
     }
-    _try_steps(runner, plain, device)
+    _try_steps(runner, plain, device, ranks)
     runner.batch.grammars.directory = settings.model
     runner.batch.grammars.limits_time = ranks.rank == 0
     if not limits.bidirectional:  # what generates nothing has no grammars
@@ -148,7 +148,7 @@ def _log_memory(parts: Parts, limits: BatchLimits) -> None:
     )
 
 
-def _try_steps(runner: Runner, plain: Kernels, device: torch.device) -> None:
+def _try_steps(runner: Runner, plain: Kernels, device: torch.device, ranks: Ranks) -> None:
     """Compute the steps that have to be tried before the first request, and record small ones.
 
     `plain`: the back end as it is, without what measures it. Raises `CapacityError`.
@@ -159,7 +159,7 @@ def _try_steps(runner: Runner, plain: Kernels, device: torch.device) -> None:
     with enough_memory(runner.limits, device):
         if not runner.limits.bidirectional:  # an encoder has no kernels that would have to be compiled
             rehearse(runner)
-        record_steps(runner, plain)
+        record_steps(runner, plain, ranks)
         runner.execute(full_step(runner.limits))  # the allocator keeps the memory that this step takes
     runner.reset()
 

@@ -52,6 +52,9 @@ class Thread:
     def least(self, number: int) -> int:
         return min(self.meeting.exchange(self.rank, number))
 
+    def count_replay(self) -> None:
+        pass
+
 
 class Together:
     """Runners, one of each rank, driven as if they were one; all have to give the same results."""

@@ -93,9 +93,14 @@ def _tokens(layout: Layout) -> int:
     return layout.tokens
 
 
-def recorder() -> Recorder:
-    """A recorder of CUDA graphs. All of its graphs share one pool of memory: only one is replayed at a time.
+def _alone() -> None:
+    """No other rank counts replays."""
 
+
+def recorder(count_replay: Callable[[], None] = _alone) -> Recorder:
+    """A recorder of CUDA graphs. `count_replay`: is called after each replay.
+
+    All of its graphs share one pool of memory: only one is replayed at a time.
     The graphs are recorded on a stream of their own. PyTorch frees cuBLAS's workspace of a stream as soon as
     one of the graphs that were recorded on it is freed.
     """
@@ -111,6 +116,7 @@ def recorder() -> Recorder:
 
         def replay() -> T:
             graph.replay()
+            count_replay()
             return out
 
         replay()  # the first replay takes longer: it loads the graph onto the device
