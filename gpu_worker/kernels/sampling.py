@@ -3,13 +3,14 @@
 Each back end chooses tokens by itself, see `Kernels.sample`; `kernels/reference/sampling.py` defines which.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import pad
 
 from gpu_worker.arrays import Int32s
 from gpu_worker.machine.transfer import indices, to_device, to_host
@@ -26,6 +27,10 @@ RARE_FILTERS = 8
 
 RARE = frozenset(("top_n_sigma", "typical_p", "xtc_probability"))
 """Filters that few ask for. On a GPU they have no kernels of their own."""
+
+
+MASKED_AT_ONCE = 32
+"""Rows whose masks are taken apart at a time: a number of 4 bytes for each bit."""
 
 
 def _columns(*names: str) -> Mapping[str, int]:
@@ -73,6 +78,12 @@ class Biases:
         where = indices(np.stack((rows, self.tokens)), logits.device)
         logits[where[0], where[1]] += to_device(torch.from_numpy(self.values), logits.device)
 
+    def part(self, begin: int, end: int) -> "Biases":
+        """Those of the rows from `begin` on, before `end`."""
+        starts = self.starts[begin : end + 1]
+        entries = slice(starts[0], starts[-1])
+        return Biases(starts - starts[0], self.tokens[entries], self.values[entries])
+
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
@@ -88,17 +99,26 @@ class Allowed:
 
     def only(self, raw: Tensor) -> Tensor:
         """A copy of the logits float32 [rows, vocab_size]: with biases, -inf for tokens not allowed."""
-        rows = np.flatnonzero(self.masks >= 0)
         device, only = raw.device, raw.clone()
         if self.biases is not None:
             self.biases.add_to(only)
-        if len(rows):
+        for rows in pieces(np.flatnonzero(self.masks >= 0), MASKED_AT_ONCE):
             words = to_device(torch.from_numpy(self.words[self.masks[rows]]), device)
             bits = (words[:, :, None] >> torch.arange(32, dtype=torch.int32, device=device)) & 1
             where = indices(rows, device)
             own = only[where]
             only[where] = own.masked_fill(bits.flatten(1)[:, : own.shape[1]] == 0, -torch.inf)
         return only
+
+    def part(self, begin: int, end: int) -> "Allowed":
+        """Of the rows from `begin` on, before `end`."""
+        biases = None if self.biases is None else self.biases.part(begin, end)
+        return Allowed(self.masks[begin:end], self.words, biases)
+
+
+def pieces(rows: NDArray[np.intp], most: int) -> list[NDArray[np.intp]]:
+    """`rows` in pieces of about the same length, `most` at most, for what takes much memory a row."""
+    return np.array_split(rows, -(-len(rows) // most)) if len(rows) else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +175,36 @@ class Sampled:
             tokens, logprobs = to_host(may_follow.tokens), to_host(may_follow.logprobs)
             may_follow = Candidates(may_follow.rows, may_follow.counts, tokens, logprobs)
         return Sampled(to_host(self.tokens), to_host(self.finite), found, may_follow)
+
+
+def joined(parts: Sequence[Sampled]) -> Sampled:
+    """What was chosen for pieces of a step's logits, as of the whole."""
+    begins = np.cumsum([0, *(len(part.tokens) for part in parts[:-1])])
+    pairs = list(zip(begins, parts, strict=True))
+    logprobs = candidates = None
+    if told := [(begin + part.logprobs.rows, part.logprobs) for begin, part in pairs if part.logprobs]:
+        logprobs = Logprobs(
+            np.concatenate([rows for rows, _ in told]),
+            np.concatenate([each.top_counts for _, each in told]),
+            torch.cat([each.chosen for _, each in told]),
+            _stacked([each.top_tokens for _, each in told]),
+            _stacked([each.top for _, each in told]),
+        )
+    if beams := [(begin + part.candidates.rows, part.candidates) for begin, part in pairs if part.candidates]:
+        candidates = Candidates(
+            np.concatenate([rows for rows, _ in beams]),
+            np.concatenate([each.counts for _, each in beams]),
+            _stacked([each.tokens for _, each in beams]),
+            _stacked([each.logprobs for _, each in beams]),
+        )
+    tokens, finite = torch.cat([part.tokens for part in parts]), torch.cat([part.finite for part in parts])
+    return Sampled(tokens, finite, logprobs, candidates)
+
+
+def _stacked(tables: Sequence[Tensor]) -> Tensor:
+    """Tables [rows, any] as one, as wide as the widest. What it has beyond a row's own is not read."""
+    widest = max(table.shape[1] for table in tables)
+    return torch.cat([pad(table, (0, widest - table.shape[1])) for table in tables])
 
 
 def logprobs_of(raw: Tensor, slots: Int32s, tokens: Tensor, state: SamplingState) -> Logprobs | None:

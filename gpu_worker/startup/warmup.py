@@ -15,7 +15,7 @@ from gpu_worker.step.limits import BatchLimits
 from gpu_worker.step.runner import Runner
 from proto import arrays
 from proto.sampling import greedy
-from proto.sampling_pb2 import CLASSIFY, LAST, MEAN, NO_POOLING, Pooling
+from proto.sampling_pb2 import CLASSIFY, LAST, MEAN, NO_POOLING, Pooling, TokenRules
 from proto.worker_pb2 import Copies, NewSlot, Rows, StepPlan
 
 SAMPLE_TOKENS = 64
@@ -87,7 +87,10 @@ def step_of(limits: BatchLimits, contexts: list[int], counts: list[int], copied:
     All sequences share the same blocks. If the pool is smaller than a block table, blocks repeat within it,
     too. So the results mean nothing.
     """
-    sampling = greedy(temperature=1, top_p=0.9, presence_penalty=1, logprobs=1)
+    sampling = greedy(temperature=1, top_p=0.9, typical_p=0.9, presence_penalty=1, logprobs=1)
+    pooling = _pooling(limits)
+    if not pooling:
+        sampling.rules.CopyFrom(TokenRules(allowed_tokens=[0], biased_tokens=[0], biases=[1]))
     blocks = arrays.pack([number % limits.num_blocks for number in range(limits.max_blocks)])
     return StepPlan(
         step=1,
@@ -98,7 +101,7 @@ def step_of(limits: BatchLimits, contexts: list[int], counts: list[int], copied:
                 prompt_length=context,
                 block_ids=blocks,
                 sampling=sampling,
-                pooling=_pooling(limits),
+                pooling=pooling,
             )
             for slot, context in enumerate(contexts)
         ],

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+LEAST_LOGITS = 64
+"""Rows of logits for which it is worth reading the weights of the head."""
+
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
@@ -37,6 +40,11 @@ class BatchLimits:
     """No row ends within an image."""
     headless: bool = False
     """The model has no head: its slots are all pooled."""
+
+    @property
+    def logits_at_once(self) -> int:
+        """Most rows of logits that a step computes at a time: without drafts it has one for each slot."""
+        return max(self.max_slots, LEAST_LOGITS)
 
     @property
     def max_blocks(self) -> int:

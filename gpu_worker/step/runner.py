@@ -13,7 +13,7 @@ from gpu_worker.errors import PlanError
 from gpu_worker.kernels.attention import Cache, LayerCache
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.rows import Rows
-from gpu_worker.kernels.sampling import Allowed, Sampled, candidates_of
+from gpu_worker.kernels.sampling import Allowed, Sampled, candidates_of, joined
 from gpu_worker.machine.clock import clock
 from gpu_worker.machine.transfer import to_device
 from gpu_worker.memory.cache import token_bytes
@@ -263,20 +263,41 @@ class Runner:
         if len(sources) < len(hidden) or samples.verify:
             sent = batch.send(np.stack((sources, samples.slots)))
             hidden, device_slots = hidden[sent[0]], sent[1]
-        logits = self.model.logits(hidden)
+        size = self.limits.logits_at_once
+        logits = self.model.logits(hidden if len(hidden) <= size else hidden[:size])
         # The device computes meanwhile.
         allowed = None if to_consume is None else self._allowed(to_consume, samples, errors)
         if for_rules is not None:
             allowed = batch.rules.add_to(allowed, for_rules, samples)
-        sampled = self.kernels.sample(
-            logits, samples.slots, device_slots, samples.positions, batch.sampling.state, allowed
-        )
+        if len(hidden) <= size:
+            sampled = self._sample(logits, samples.slots, device_slots, samples.positions, allowed)
+        else:
+            parts = list[Sampled]()
+            for begin in range(0, len(hidden), size):
+                some, end = slice(begin, begin + size), min(begin + size, len(hidden))
+                if begin:
+                    logits = self.model.logits(hidden[some])
+                own = None if allowed is None else allowed.part(begin, end)
+                which = samples.slots[some], device_slots[some], samples.positions[some]
+                parts.append(self._sample(logits, *which, own))
+            sampled = joined(parts)
         if not samples.verify:
             batch.write_tokens(device_slots, samples.positions, sampled.tokens)
-        candidates = candidates_of(logits, batch.sampling.candidates[samples.slots])
-        if candidates is not None:
-            sampled = replace(sampled, candidates=candidates)
         return sampled, embedded, prompts
+
+    def _sample(
+        self,
+        logits: Tensor,
+        slots: Int32s,
+        device_slots: Tensor,
+        positions: Int32s,
+        allowed: Allowed | None,
+    ) -> Sampled:
+        """See `Kernels.sample`. With the candidates of beams."""
+        table = self.batch.sampling
+        sampled = self.kernels.sample(logits, slots, device_slots, positions, table.state, allowed)
+        candidates = candidates_of(logits, table.candidates[slots])
+        return sampled if candidates is None else replace(sampled, candidates=candidates)
 
     def _look(self, rows: Rows, errors: dict[int, str]) -> Seen | None:
         """What the step's rows see in images. Rows whose images cannot be read fail from now on."""

@@ -22,6 +22,7 @@ from gpu_worker.kernels.sampling import (
     Sampled,
     SamplingState,
     logprobs_of,
+    pieces,
 )
 from gpu_worker.kernels.triton.sampling.draw import draw_into
 from gpu_worker.kernels.triton.sampling.penalize import penalized
@@ -29,6 +30,9 @@ from gpu_worker.machine.transfer import indices
 
 MOST_PARTS = 64
 """Parts in which the best of a row is looked for."""
+
+RARE_AT_ONCE = 16
+"""Rows with a rare filter that are drawn at a time: the reference sorts float64 numbers of the vocabulary."""
 
 
 def sample(
@@ -59,8 +63,7 @@ def sample(
             tokens = tokens.index_copy(0, rows, chosen[rows])
         if (flags & DRAWS).any():
             draw_into(tokens, own, rows, device_slots, lengths, best, state)
-        rare = np.flatnonzero(flags & RARE_FILTERS)
-        if len(rare):
+        for rare in pieces(np.flatnonzero(flags & RARE_FILTERS), RARE_AT_ONCE):
             few = indices(rare, raw.device)
             drawn = draw(own[few], device_slots[few], positions[rare], flags[rare], state)
             tokens = tokens.index_copy(0, few, drawn)

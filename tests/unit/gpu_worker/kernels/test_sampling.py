@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+from gpu_worker.kernels import sampling as masks
 from gpu_worker.kernels.cpu.sampling import Sampler
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
+from gpu_worker.kernels.reference.sampling import draw as reference_draw
 from gpu_worker.kernels.reference.sampling import sample
-from gpu_worker.kernels.sampling import RARE, Allowed, Biases
+from gpu_worker.kernels.sampling import DRAWS, RARE, RARE_FILTERS, Allowed, Biases
+from gpu_worker.kernels.triton.sampling import sample as triton_sample
 from gpu_worker.kernels.triton.sampling.sample import sample as in_triton
 from gpu_worker.sampling.parameters import SamplingTable
 from gpu_worker.step.batch import Batch
@@ -234,6 +237,26 @@ def test_masks_and_biases_come_before_everything_else(make, sampling) -> None:
     found = sampling(rows, allowed=allowed).tokens.tolist()
     assert found == sampling(expected).tokens.tolist()
     assert found != sampling(rows).tokens.tolist()
+
+
+def test_many_rows_with_masks_or_rare_filters_are_done_a_few_at_a_time(make, monkeypatch) -> None:
+    """Each takes some numbers for every token of the vocabulary: all at once they would take gigabytes."""
+    state, count = SamplingTable(torch.zeros((70, 9), dtype=torch.int32), VOCAB).state, 70
+    state.numbers.fill_(0.7)
+    state.flags[:] = DRAWS | RARE_FILTERS
+    order, values = np.arange(count, dtype=np.int32), torch.stack([logits(seed) for seed in range(count)])
+    words = np.random.default_rng(0).integers(-(2**31), 2**31, (3, 4), np.int64).astype(np.int32)
+    allowed = Allowed(np.where(order % 5, order % 3, -1).astype(np.int32), words)
+    drawn, masked = list[int](), list[int]()
+    monkeypatch.setattr(
+        triton_sample, "draw", lambda *given: drawn.append(len(given[0])) or reference_draw(*given)
+    )
+    to_device = masks.to_device
+    monkeypatch.setattr(masks, "to_device", lambda *given: masked.append(len(given[0])) or to_device(*given))
+    given = (values, order, torch.from_numpy(order).long(), order, state, allowed)
+    found = in_triton(*given)
+    assert (drawn, masked) == ([14] * 5, [28, 28])
+    assert found.tokens.tolist() == sample(*given).tokens.tolist()
 
 
 def test_a_row_alone_and_among_others(make, sampling) -> None:

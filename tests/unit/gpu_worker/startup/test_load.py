@@ -8,6 +8,7 @@ import torch
 
 from gpu_worker.errors import CapacityError, KernelError, ModelError
 from gpu_worker.kernels.reference.rows import FP8
+from gpu_worker.kernels.sampling import DRAWS, FILTERS, PENALTIES, RARE_FILTERS
 from gpu_worker.memory.cache import blocks_within, bytes_per_block
 from gpu_worker.models.config import read_config
 from gpu_worker.models.weights import Weights
@@ -182,6 +183,9 @@ def test_the_largest_step_is_a_valid_one(make, tiny, changes) -> None:
     assert not runner.execute(message).errors
     assert int(runner.batch.known.max()) == runner.limits.max_model_len + 1
     assert sum(make.unpack(message.rows.counts)) == runner.limits.max_step_tokens
+    used = runner.batch.sampling.state.flags[: len(message.new_slots)]
+    assert (used == DRAWS | FILTERS | PENALTIES | RARE_FILTERS).all(), "whatever takes memory"
+    assert all(new.sampling.rules.allowed_tokens for new in message.new_slots)
 
 
 def test_adapters_beside_the_model(settings, tiny, tmp_path, caplog) -> None:

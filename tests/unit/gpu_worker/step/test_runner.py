@@ -3,12 +3,15 @@
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from gpu_worker.errors import PlanError
+from gpu_worker.step import limits
 from gpu_worker.step.pending import Pending
 from gpu_worker.step.runner import Runner
+from proto.sampling_pb2 import TokenRules
 
 PROMPT = [5, 17, 3, 88, 41, 9]
 BLOCKS = [3, 1, 2, 8]
@@ -48,6 +51,52 @@ def test_after_a_reset_nothing_is_left(make: SimpleNamespace, tiny: SimpleNamesp
         runner.execute(make.plan(1, [(0, 6, 1, 1)]))
     runner.reset()
     assert make.unpack(runner.execute(first(make)).tokens) == make.expected(tiny.model, PROMPT, 1)
+
+
+def count_logits(runner: Runner) -> list[int]:
+    """Rows of logits that are computed from now on, at a time."""
+    logits, counts = runner.model.logits, list[int]()
+
+    def counted(hidden: torch.Tensor) -> torch.Tensor:
+        counts.append(len(hidden))
+        return logits(hidden)
+
+    runner.model.logits = counted  # type: ignore[method-assign]
+    return counts
+
+
+def test_many_drafts_are_verified_a_piece_at_a_time(
+    make: SimpleNamespace, tiny: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many logits at once as all slots have without drafts: memory is measured with those."""
+    rules = TokenRules(allowed_tokens=range(50), biased_tokens=[5, 7], biases=[3, -2])
+    kinds: list[dict[str, Any]] = [
+        {"sampling": make.greedy(logprobs=3, rules=rules)},
+        {"sampling": make.greedy(temperature=1.0, seed=3)},
+        {"sampling": make.greedy(), "candidates": 3},
+        {"sampling": make.greedy(logprobs=1, rules=TokenRules(biased_tokens=[9], biases=[20]))},
+    ]
+    new = [make.slot(slot, PROMPT, [2 * slot, 2 * slot + 1], **kind) for slot, kind in enumerate(kinds)]
+    rows = [(0, 0, 9, 4), (1, 0, 11, 6), (2, 0, 6, 1), (3, 0, 8, 3)]
+    step = make.plan(1, rows, new_slots=new, draft_tokens=[4, 9, 2, 1, 5, 8, 3, 2, 7, 6])
+    results = []
+    for least, expected in ((64, [14]), (2, [4, 4, 4, 2])):
+        monkeypatch.setattr(limits, "LEAST_LOGITS", least)
+        runner = make.runner(tiny.directory, max_slots=4, block_size=16)
+        counts = count_logits(runner)
+        results.append(runner.execute(step))
+        assert counts == expected
+        assert not results[-1].errors
+    whole, pieces = results
+    for message in ("logprobs", "candidates"):
+        of_whole, of_pieces = (getattr(result, message) for result in results)
+        for field in of_whole.DESCRIPTOR.fields:
+            if field.name not in ("logprobs", "top"):
+                assert getattr(of_pieces, field.name) == getattr(of_whole, field.name) != b""
+        assert of_pieces.top.tokens == of_whole.top.tokens
+        floats = [np.frombuffer(each.top.logprobs, np.float32) for each in (of_whole, of_pieces)]
+        np.testing.assert_allclose(*floats, atol=1e-5)
+    assert pieces.tokens == whole.tokens
 
 
 def test_a_plan_without_rows_computes_nothing(make: SimpleNamespace, runner: Runner) -> None:
