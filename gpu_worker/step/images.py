@@ -60,11 +60,13 @@ def _go_on() -> None:
 
 def _enter(cores: list[int], threads: int, gpu: int | None) -> None:
     """What the thread that looks does first: who starts it may be bound to one core. `gpu`: the process's, if
-    it has one; a thread begins with the machine's first."""
+    it has one; a thread begins with the machine's first. Steps are on its default stream, and would wait
+    there until the tower has seen a whole image."""
     restrict_to(cores)
     torch.set_num_threads(threads)
     if gpu is not None:
         torch.cuda.set_device(gpu)
+        torch.cuda.set_stream(torch.cuda.Stream())  # type: ignore[no-untyped-call]
 
 
 @dataclass

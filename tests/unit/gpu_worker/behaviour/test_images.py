@@ -298,16 +298,18 @@ def test_answers_go_on_beside_a_tower_that_takes_long(one: Seeing) -> None:
 
 
 def test_the_thread_that_looks_is_on_the_gpu_of_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new thread is on the first GPU."""
-    chosen = list[tuple[str, int]]()
+    """A new thread is on the first GPU, and on the stream of steps, which would wait for it."""
+    chosen = list[tuple[str, Any]]()
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     monkeypatch.setattr(
         torch.cuda, "set_device", lambda gpu: chosen.append((threading.current_thread().name, gpu))
     )
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: "its own")
+    monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: chosen.append(("stream", stream)))
     tower: Any = SimpleNamespace(vision=SimpleNamespace(in_grid=False, together="nowhere"))
     images = SlotImages(1, tower, 0, torch.device("cuda"))
     images._thread.submit(lambda: None).result()
-    assert chosen == [("images_0", 1)]
+    assert chosen == [("images_0", 1), ("stream", "its own")]
 
 
 def test_nobody_looks_at_images_of_who_has_left(one: Seeing) -> None:
