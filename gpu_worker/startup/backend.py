@@ -2,6 +2,8 @@
 
 import ctypes
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -37,6 +39,9 @@ log = logging.getLogger(__name__)
 
 BYTES = {"int8": torch.int8, "fp8": FP8}
 """Types of quantized weights of one byte, by their name in the settings."""
+
+COMPILER_FAILED = "PassManager::run failed"
+"""How Triton's compiler says, in a `RuntimeError`, that a kernel is not for this GPU."""
 
 PLAIN = ("auto", "none")
 """Settings with which plain weights stay plain."""
@@ -139,6 +144,20 @@ def kernels_of(settings: WorkerSettings, device: torch.device, ranks: Ranks = AL
 def instruction_set(settings: WorkerSettings) -> str:
     """The instruction set of the C++ kernels."""
     return build.supported()[0] if settings.kernels in ("auto", "onednn") else settings.kernels
+
+
+@contextmanager
+def compiling() -> Iterator[None]:
+    """Compute what lets Triton compile kernels. Raises `KernelError` for one that the GPU has no room for, or
+    that Triton cannot compile."""
+    try:
+        yield
+    except Exception as error:
+        of_triton = any(kind.__module__.partition(".")[0] == "triton" for kind in type(error).__mro__)
+        if not of_triton and not str(error).startswith(COMPILER_FAILED):
+            raise
+        what = str(error).strip().rpartition("\n")[2]  # behind the lines of the kernel
+        raise KernelError(f"Triton: {what} (QUIRE_KERNELS=torch computes without it)") from error
 
 
 def plain_kernels(kernels: Kernels) -> Kernels:

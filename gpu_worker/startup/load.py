@@ -18,7 +18,15 @@ from gpu_worker.models.ranks import ALONE, Ranks
 from gpu_worker.ranks.group import own_cores
 from gpu_worker.ranks.processes import RankProcesses
 from gpu_worker.settings import WorkerSettings
-from gpu_worker.startup.backend import PLAIN, device_of, dtype_of, kernels_of, plain_kernels, with_dtype
+from gpu_worker.startup.backend import (
+    PLAIN,
+    compiling,
+    device_of,
+    dtype_of,
+    kernels_of,
+    plain_kernels,
+    with_dtype,
+)
 from gpu_worker.startup.calibration import head_scales
 from gpu_worker.startup.fingerprint import adapter_fingerprint, fingerprint_of
 from gpu_worker.startup.record_steps import record_steps
@@ -70,6 +78,7 @@ def load(
     return runner
 
 
+@compiling()
 def load_rank(
     settings: WorkerSettings,
     ranks: Ranks,

@@ -201,7 +201,9 @@ def enough_memory(limits: BatchLimits, device: torch.device) -> Iterator[None]:
     """Run steps before the first request. Raises `CapacityError` if the GPU's memory is too small."""
     try:
         yield
-    except torch.OutOfMemoryError as error:
+    except RuntimeError as error:  # of PyTorch's allocator; of a library, or a launch, that needs memory
+        if not any(lack in str(error) for lack in ("out of memory", "ALLOC_FAILED")):
+            raise
         raise CapacityError(
             f"no memory on {device} beside weights and KV memory for a step of {limits.max_step_tokens} "
             f"tokens in {limits.max_slots} slots: lower QUIRE_STEP_TOKENS, QUIRE_MAX_SLOTS or "

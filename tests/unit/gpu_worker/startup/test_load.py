@@ -5,6 +5,8 @@ from errno import ENOMEM
 
 import pytest
 import torch
+from triton.compiler.errors import CompilationError
+from triton.runtime.errors import OutOfResources
 
 from gpu_worker.errors import CapacityError, KernelError, ModelError
 from gpu_worker.kernels.reference.rows import FP8
@@ -18,6 +20,7 @@ from gpu_worker.startup.load import load
 from gpu_worker.startup.sizing import enough_memory
 from gpu_worker.startup.warmup import full_step
 from gpu_worker.step.limits import BatchLimits
+from gpu_worker.step.runner import Runner
 from tests.support.adapters import write_adapter
 from tests.unit.gpu_worker.conftest import Driver
 
@@ -156,8 +159,33 @@ def test_weights_that_do_not_fit(settings, monkeypatch, error: Exception) -> Non
 
 def test_steps_that_do_not_fit_beside_the_pages() -> None:
     limits, told = BatchLimits(1, 16, 8, 100, 512, 97), "a step of 512 tokens in 8 slots: lower QUIRE"
-    with pytest.raises(CapacityError, match=told), enough_memory(limits, torch.device("cuda")):
-        raise torch.OutOfMemoryError("CUDA out of memory")
+    for error in (
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("Triton Error [CUDA]: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    ):
+        with pytest.raises(CapacityError, match=told), enough_memory(limits, torch.device("cuda")):
+            raise error
+    with pytest.raises(RuntimeError, match="illegal"), enough_memory(limits, torch.device("cuda")):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OutOfResources(146432, 101376, "shared memory"), "Required: 146432, .* .QUIRE_KERNELS=torch"),
+        (CompilationError(None, None, "no such type"), "Triton: no such type .QUIRE_KERNELS=torch"),
+        (RuntimeError("PassManager::run failed"), "run failed .QUIRE_KERNELS=torch"),
+    ],
+    ids=["shared memory", "types", "passes"],
+)
+def test_a_kernel_that_is_not_for_this_gpu_says_what_to_do(settings, monkeypatch, error, told) -> None:
+    def raises(runner, message):
+        raise error
+
+    monkeypatch.setattr(Runner, "execute", raises)
+    with pytest.raises(KernelError, match=told):
+        load(settings(host_memory="1MiB"))
 
 
 def test_what_else_goes_wrong_with_weights_is_not_called_a_lack_of_memory(settings, monkeypatch) -> None:
