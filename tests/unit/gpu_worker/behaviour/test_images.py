@@ -269,12 +269,13 @@ def test_answers_go_on_beside_a_tower_that_takes_long(one: Seeing) -> None:
     runner = make_runner(one.directory, back_end(BEST), **SIZES)
     told, driver = SimpleQueue[int](), Driver(runner)
     runner.announce_sights(told.put)
-    parts, go_on = list[int](), threading.Event()
+    parts, begins, go_on = list[int](), threading.Event(), threading.Event()
     assert runner.batch.images is not None
     tower, pass_on = runner.batch.images.tower, runner.batch.images.tower.between_parts
 
     def slow() -> None:
         parts.append(len(parts))
+        begins.set()
         while not go_on.is_set():
             pass_on()
             time.sleep(0.001)
@@ -285,6 +286,7 @@ def test_answers_go_on_beside_a_tower_that_takes_long(one: Seeing) -> None:
     asks = driver.admit(0, tokens, images=images, sampling=BLIND, sight=7)
     begun = driver.generate(answer, 9)
     driver.step((asks, len(TEXT)), (answer, 1))
+    assert begins.wait(30)
     assert told.empty()
     assert parts == [0], "the tower has stopped before its first part"
     go_on.set()
