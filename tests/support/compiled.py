@@ -4,7 +4,7 @@ Launches are intercepted: what would have been launched, with its very arguments
 Prints each kernel with the shared memory that a program of it takes, a thread's registers, the bytes that did
 not fit into them, on Hopper of a decode's attention over each format of pages the instructions of the loop
 that multiplies, and the seconds of compiling. To disassemble a kernel takes as long as to compile it. Only
-attention is compiled for capabilities other than 80 and 90.
+attention is compiled for capabilities other than 80 and 90; for 89 also what is largest with float32.
 """
 
 import sys
@@ -99,6 +99,9 @@ def main(capability: int) -> None:
     if capability == 89:  # tensor memory does not hold the sums of so many heads
         for kv in FORMATS:
             attend([(1, 5000), (1, 40)], 512, torch.bfloat16, kv, AttentionSpec(), (64, 1))
+        for dim, heads in ((512, (8, 2)), (256, (64, 1))):
+            attend([(300, 4000)], dim, torch.float32, AUTO, AttentionSpec(), heads)
+        products_of_4_bits(torch.float32)
 
 
 def kind(value: Any) -> str:
@@ -144,7 +147,7 @@ def launch_rest() -> None:
         mix(tokens, None, Int4Mixture)
         mix(tokens, None, Int4Mixture, fp4=True)
         mix(tokens, None, GroupsMixture, groups=True)
-    products_of_4_bits()
+    products_of_4_bits(torch.bfloat16)
     BlockCopies([pages(PageShape(2, 16, 16), torch.bfloat16, "int8")])(torch.tensor([1]), torch.tensor([2]))
     draw()
 
@@ -172,17 +175,18 @@ def mix(
     kind([own] * 32, 32, activation, numbers)(hidden, *routed)
 
 
-def products_of_4_bits() -> None:
-    """Every size of a tile: a GPU of one processor takes those that are for many outputs."""
-    hidden = torch.zeros((MOST_TOKENS + 1, 2048), dtype=torch.bfloat16)
-    for processors, rows in ((1, (16, 64)), (132, (8, 32, 64, MOST_TOKENS + 1))):
-        product = TritonInt4Linear(torch.zeros((384, 2048), dtype=torch.bfloat16), None, processors)
+def products_of_4_bits(dtype: torch.dtype) -> None:
+    """And of fp8 in groups. Every size of a tile: a GPU of one processor takes those that are for many
+    outputs."""
+    hidden = torch.zeros((MOST_TOKENS + 1, 2048), dtype=dtype)
+    for processors, rows in ((1, (16, 64)), (132, (8, 16, 32, 64, MOST_TOKENS + 1))):
+        product = TritonInt4Linear(torch.zeros((384, 2048), dtype=dtype), None, processors)
         for tokens in rows:
             product(hidden[:tokens])
-    floats = TritonInt4Linear(scaled_fp4(384, 2048, torch.bfloat16), None, 132)
+    floats = TritonInt4Linear(scaled_fp4(384, 2048, dtype), None, 132)
     for tokens in (8, 64, MOST_TOKENS + 1):
         floats(hidden[:tokens])
-    in_groups = TritonGroupsLinear(fp8_groups(384, 2048, 128, torch.bfloat16), None, torch.bfloat16, 132)
+    in_groups = TritonGroupsLinear(fp8_groups(384, 2048, 128, dtype), None, dtype, 132)
     for tokens in (8, 64, MOST_TOKENS + 1):
         in_groups(hidden[:tokens])
     half = hidden[:1].half()

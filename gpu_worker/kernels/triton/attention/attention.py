@@ -32,11 +32,16 @@ def tiling(size: int, dim: int, query_bytes: int, page_bytes: int, shared_memory
 
     Short rows have more keys in a tile, over which the tile's own work is spread. They have fewer where the
     widened keys would not fit into the registers beside sums and queries. A tile has half as many keys where
-    queries, keys, values and weights of all would not fit into the shared memory.
+    queries, keys, values and weights of all would not fit into the shared memory. Where these do not either,
+    there is one stage: keys and values are in the same place, one after the other.
     """
     found = _usual(size, dim, query_bytes, page_bytes)
-    taken = query_bytes * size * (dim + found.keys) + 2 * page_bytes * dim * found.keys
-    return replace(found, keys=max(LEAST, found.keys // 2)) if taken + SCALES > shared_memory else found
+    fewer = replace(found, keys=max(LEAST, found.keys // 2))
+    for chosen in (found, fewer):
+        taken = query_bytes * size * (dim + chosen.keys) + 2 * page_bytes * dim * chosen.keys
+        if taken + SCALES <= shared_memory:
+            return chosen
+    return replace(fewer, stages=1)
 
 
 def _usual(size: int, dim: int, query_bytes: int, page_bytes: int) -> Tiling:

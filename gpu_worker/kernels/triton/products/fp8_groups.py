@@ -19,6 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from gpu_worker.kernels.codes import CodedWeight
+from gpu_worker.kernels.triton import gpu
 from gpu_worker.kernels.triton.formats.factors import factor
 from gpu_worker.kernels.triton.formats.fp8 import is_native, widen, widen_finite
 from gpu_worker.kernels.triton.products.linear import TritonLinear
@@ -189,6 +190,9 @@ class TritonGroupsLinear:
     ) -> None:
         own = self._own
         outs, size = own.weights.shape
+        # Weights, scales and tokens of a group; widened weights of float32 are beside them.
+        each = OUTS * (own.size + 4) + own.size * rows * hidden.itemsize
+        beside = 4 * OUTS * own.size if hidden.dtype == torch.float32 else 0
         multiply_groups[programs](
             hidden.contiguous(),
             own.weights,
@@ -202,7 +206,7 @@ class TritonGroupsLinear:
             SIZE=own.size,
             OUTS=OUTS,
             TOKENS=rows,
-            STAGES=4,
+            STAGES=gpu.stages(4, each, beside, gpu.shared_memory(hidden.device)),
             ADDED=added,
             FACTOR=factor(hidden),
             num_warps=4,

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from gpu_worker.kernels.products import scales_of
 from gpu_worker.kernels.reference.quantized import AT_ONCE
+from gpu_worker.kernels.triton import gpu
 from gpu_worker.kernels.triton.formats.factors import factor
-from gpu_worker.kernels.triton.products.int4_tile import dequantized, multiply_int4, packed
+from gpu_worker.kernels.triton.products.int4_tile import GROUP, STRIP, dequantized, multiply_int4, packed
 from gpu_worker.kernels.triton.products.linear import TritonLinear
 from gpu_worker.kernels.triton.products.splits import multiply
 
@@ -66,6 +67,17 @@ def tiling(tokens: int, outs: int, strips: int, processors: int) -> Tiling:
     return replace(found, splits=max(1, min(2 * processors // tiles, strips // LEAST_SPLIT)))
 
 
+def fitting(found: Tiling, factor_bytes: int, shared_memory: int) -> Tiling:
+    """The same with as many stages as there is room for: words, scales and tokens of strips. Operands of
+    float32 are beside them. `factor_bytes`: of a number that is multiplied. `shared_memory`: bytes that a
+    program may have."""
+    strip, group = int(STRIP), int(GROUP)
+    own_outs, own_tokens = found.together * found.outs, found.together * found.tokens
+    each = own_outs * (2 * group + 8) + own_tokens * strip * factor_bytes
+    beside = 4 * group * (own_outs + own_tokens) if factor_bytes == 4 else 0
+    return replace(found, stages=gpu.stages(found.stages, each, beside, shared_memory))
+
+
 class TritonInt4Linear:
     """See `Linear`. `rows` are rows of the dequantized matrix."""
 
@@ -95,7 +107,8 @@ class TritonInt4Linear:
 
     def _multiply(self, hidden: Tensor, out: Tensor, added: bool) -> None:
         tokens, strips = len(hidden), len(self._packed)
-        chosen = tiling(tokens, self._out, strips, self._processors)
+        room = gpu.shared_memory(hidden.device)
+        chosen = fitting(tiling(tokens, self._out, strips, self._processors), hidden.itemsize, room)
         multiply(partial(self._launch, chosen, hidden), chosen.splits, self._bias, out, added)
 
     def _launch(self, chosen: Tiling, hidden: Tensor, out: Tensor, bias: Tensor | None, added: bool) -> None:

@@ -11,6 +11,7 @@ from gpu_worker.kernels.attention import FULL_ATTENTION, AttentionSpec
 from gpu_worker.kernels.kv_sizes import AUTO
 from gpu_worker.kernels.triton import gpu
 from gpu_worker.kernels.triton.attention.attention import TritonStep, tiling
+from gpu_worker.kernels.triton.attention.launch import Tiling
 from gpu_worker.kernels.triton.kv import FORMATS
 from tests.support.paged import Heads, Paged, dense, recorded
 from tests.support.triton_paged import make_paged
@@ -203,6 +204,16 @@ def test_tiles_fit_into_the_shared_memory(
     monkeypatch.setattr(gpu, "capability", lambda device: capability)
     room = gpu.shared_memory(torch.device("cpu"))
     assert tiling(size, dim, 2, page_bytes, room).keys == keys
+
+
+@pytest.mark.parametrize(("size", "dim", "stages"), [(32, 512, 1), (16, 512, 2), (64, 256, 1), (32, 256, 2)])
+def test_large_tiles_of_float32_have_one_stage_where_there_is_less_memory(
+    size: int, dim: int, stages: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for capability, expected in (((8, 9), stages), ((8, 0), 2)):
+        monkeypatch.setattr(gpu, "capability", lambda device, found=capability: found)
+        room = gpu.shared_memory(torch.device("cpu"))
+        assert tiling(size, dim, 4, 4, room) == Tiling(16, 8, expected)
 
 
 @pytest.mark.parametrize("rows", [MIXED, DECODES], ids=["mixed", "decodes"])

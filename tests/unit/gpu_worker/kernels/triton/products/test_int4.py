@@ -1,5 +1,6 @@
 """Products with weights of 4 bits give the reference's results, for every size of a tile."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +10,7 @@ from torch.testing import assert_close
 
 from gpu_worker.kernels.reference.int4 import Int4Reference, dequantized, quantize_groups
 from gpu_worker.kernels.triton.kernels import Int4Triton
-from gpu_worker.kernels.triton.products.int4 import MOST_TOKENS, TritonInt4Linear, tiling
+from gpu_worker.kernels.triton.products.int4 import MOST_TOKENS, TritonInt4Linear, fitting, tiling
 from gpu_worker.kernels.triton.products.int4_tile import packed
 from tests.support.scaled import scaled, shifted
 from tests.unit.gpu_worker.behaviour.test_greedy import PROMPT
@@ -91,6 +92,18 @@ def test_a_gpu_is_full_whatever_the_number_of_tokens() -> None:
             tiles = -(-tokens // chosen.tokens) * -(-outs // chosen.outs)
             assert tiles * chosen.splits * chosen.warps >= 5 * 132
             assert chosen.splits <= strips // 4
+
+
+@pytest.mark.parametrize(
+    ("tokens", "processors", "stages"), [(16, 1, 2), (16, 132, 3), (32, 132, 5), (64, 1, 2), (64, 132, 3)]
+)
+def test_float32_has_fewer_stages_where_there_is_less_memory(
+    tokens: int, processors: int, stages: int
+) -> None:
+    """What a product takes was read off compiled kernels: `tests.support.compiled` prints it."""
+    usual = tiling(tokens, 384, 16, processors)
+    assert fitting(usual, 2, 99 << 10) == fitting(usual, 4, 163 << 10) == usual
+    assert fitting(usual, 4, 99 << 10) == replace(usual, stages=stages)
 
 
 def test_rows_do_not_depend_on_those_beside_them() -> None:
