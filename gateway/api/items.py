@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from gateway.api.fields import Unsupported
 from gateway.api.ignored import Ignored
 from gateway.api.images import as_text, from_url
+from gateway.api.opaque_thoughts import thought_of
 from gateway.api.responses_tools import Tools, qualified
 from gateway.api.results import OtherFile, readable
 from gateway.api.tools import MAX_ID, MAX_NAME, CallArguments, LenientPart, input_arguments
@@ -197,6 +198,18 @@ class InputReasoning(_Item):
 
     type: Literal["reasoning"]
     content: list[ReasoningText] | None = Field(None, max_length=MAX_PARTS)
+    encrypted_content: str | None = Field(
+        None, exclude=True, description="Stands for `content` that is empty. Another server's is ignored."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _readable(cls, value: object) -> object:
+        match value:
+            case {"encrypted_content": str(text), **rest} if not rest.get("content"):
+                if thought := thought_of(text):
+                    return rest | {"content": [{"text": thought}]}
+        return value
 
     def stored(self, item_id: str) -> Json:
         return super().stored(item_id) | {"summary": [], "content": self.model_dump()["content"] or []}

@@ -20,9 +20,10 @@ from gateway.api.chat import ChatAnswer
 from gateway.api.chat_schema import ChatBody
 from gateway.api.items import ItemReference, stored_items
 from gateway.api.logprobs import chat_logprobs
+from gateway.api.opaque_thoughts import opaque
 from gateway.api.respond import respond
 from gateway.api.responses_answer_schema import RESPONSE_EVENTS, InputTokens, ResponseAnswer
-from gateway.api.responses_schema import ResponsesBody
+from gateway.api.responses_schema import OPAQUE, ResponsesBody
 from gateway.api.responses_tools import Offered
 from gateway.api.stored_responses import NO_ITEMS, Items, items_of
 from gateway.api.tokenize import prompt_of
@@ -194,6 +195,7 @@ class ResponsesAnswer(ChatAnswer):
         self.created = keeping.created or self.created
         self._echo = asked.echo(keeping.stored, defaults)
         self._keeping, self._offered = keeping, offered
+        self._summarizes, self._opaque = asked.summary is not None, OPAQUE in asked.include
         self._item_ids = request_id
         self._output: list[Json] = []
         """The items so far. The last one may still be open."""
@@ -317,17 +319,23 @@ class ResponsesAnswer(ChatAnswer):
 
     def _text(self, kind: str, text: str, **more: list[Json]) -> Iterator[Json]:
         """More text of an item of type `kind`, after its beginning if the last item is none of these."""
+        summarizes = self._summarizes and kind == "reasoning"
         if not self._open or self._output[-1]["type"] != kind:
             yield from self._close()
             yield self._begin(kind)
             part = _PARTS[kind] | {name: [] for name in more}
             self._output[-1]["content"] = [part]
             yield {"kind": "content_part.added", **self._place(), "content_index": 0, "part": part}
+            if summarizes:
+                self._output[-1]["summary"] = [summary := {"type": "summary_text", "text": ""}]
+                yield self._summary("part.added", part=summary)
         part = self._output[-1]["content"][0]
         part["text"] += text
         for name, values in more.items():
             part[name] += values
         yield {"kind": f"{part['type']}.delta", **self._place(), "content_index": 0, "delta": text, **more}
+        if summarizes:
+            yield self._summary("text.delta", delta=text)
 
     def _called(self, call: Call) -> Iterator[Json]:
         yield from self._close()
@@ -366,7 +374,21 @@ class ResponsesAnswer(ChatAnswer):
             whole = {name: part[name] for name in ("text", "logprobs") if name in part}
             yield {"kind": f"{part['type']}.done", **place, "content_index": 0, **whole}
             yield {"kind": "content_part.done", **place, "content_index": 0, "part": part}
+            if item["type"] == "reasoning":
+                yield from self._thought(item, part["text"])
         yield {"kind": "output_item.done", "output_index": place["output_index"], "item": item}
+
+    def _summary(self, kind: str, **fields: object) -> Json:
+        return {"kind": f"reasoning_summary_{kind}", **self._place(), "summary_index": 0, **fields}
+
+    def _thought(self, item: Json, thought: str) -> Iterator[Json]:
+        """End the summary of a thought that has ended, if it has one."""
+        for summary in item["summary"]:
+            summary["text"] = thought
+            yield self._summary("text.done", text=thought)
+            yield self._summary("part.done", part=summary)
+        if self._opaque:
+            item["encrypted_content"] = opaque(thought)
 
     def _end(self, cut: bool) -> Iterator[Json]:
         """`cut`: the answer has as many tokens as it may have."""

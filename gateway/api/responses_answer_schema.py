@@ -36,14 +36,22 @@ class OutputReasoningText(AnswerPart):
     text: str
 
 
+class OutputSummary(AnswerPart):
+    """A thought as it stands in `content`."""
+
+    type: Literal["summary_text"]
+    text: str
+
+
 class OutputReasoning(AnswerPart):
     """What the model thinks before it answers."""
 
     id: str
     type: Literal["reasoning"]
     status: Status
-    summary: list[Any] = Field(max_length=0)
+    summary: list[OutputSummary] = Field(max_length=1, description="Empty unless it was asked for.")
     content: list[OutputReasoningText]
+    encrypted_content: str | None = Field(None, description="The thought, to be sent back, if asked for.")
 
 
 class OutputCall(AnswerPart):
@@ -258,6 +266,30 @@ class ReasoningDoneEvent(_ItemPart):
     text: str
 
 
+class SummaryPartEvent(_ItemPart):
+    """A summary begins or has ended."""
+
+    type: Literal["response.reasoning_summary_part.added", "response.reasoning_summary_part.done"]
+    summary_index: Literal[0]
+    part: OutputSummary
+
+
+class SummaryDeltaEvent(_ItemPart):
+    """More of a summary."""
+
+    type: Literal["response.reasoning_summary_text.delta"]
+    summary_index: Literal[0]
+    delta: str
+
+
+class SummaryDoneEvent(_ItemPart):
+    """The whole summary."""
+
+    type: Literal["response.reasoning_summary_text.done"]
+    summary_index: Literal[0]
+    text: str
+
+
 class ArgumentsDeltaEvent(_ItemPart):
     """A call's arguments, or its input, whole in one piece."""
 
@@ -289,6 +321,10 @@ RESPONSE_EVENTS: dict[str, type[AnswerPart]] = {
     "response.output_text.done": TextDoneEvent,
     "response.reasoning_text.delta": ReasoningDeltaEvent,
     "response.reasoning_text.done": ReasoningDoneEvent,
+    "response.reasoning_summary_part.added": SummaryPartEvent,
+    "response.reasoning_summary_text.delta": SummaryDeltaEvent,
+    "response.reasoning_summary_text.done": SummaryDoneEvent,
+    "response.reasoning_summary_part.done": SummaryPartEvent,
     "response.function_call_arguments.delta": ArgumentsDeltaEvent,
     "response.function_call_arguments.done": ArgumentsDoneEvent,
     "response.custom_tool_call_input.delta": ArgumentsDeltaEvent,

@@ -19,6 +19,8 @@ from gateway.errors import BadRequest
 MAX_METADATA = 16
 LOGPROBS = "message.output_text.logprobs"
 """The value of `include` that adds log probabilities to the answer."""
+OPAQUE = "reasoning.encrypted_content"
+"""The value of `include` that adds thoughts as texts that the client sends back unread."""
 _AS_IN_CHAT = {
     *("priority", "seed", "temperature", "top_p", "top_k", "min_p", "stop", "ignore_eos"),
     *("presence_penalty", "frequency_penalty", "repetition_penalty"),
@@ -72,6 +74,9 @@ class ReasoningOptions(LenientPart):
         None,
         max_length=64,
         description="For templates that know it; with `none` a template that can leaves out the thought.",
+    )
+    summary: Literal["auto", "concise", "detailed", "none"] | None = Field(
+        None, description="Unless it is `none`, the thought is in `summary`, too, as it stands in `content`."
     )
 
 
@@ -174,7 +179,8 @@ class ResponsesBody(RequestBody):
     include: list[str] = Field(
         default_factory=list,
         max_length=64,
-        description=f"`{LOGPROBS}`: log probabilities of the answer's tokens. Others have no effect.",
+        description=f"`{LOGPROBS}`: log probabilities of the answer's tokens. `{OPAQUE}`: thoughts for "
+        "clients that send back no others. Others have no effect.",
     )
     truncation: Literal["disabled", "auto"] = Field(
         "disabled", description="With either a conversation that is too long is refused."
@@ -191,6 +197,11 @@ class ResponsesBody(RequestBody):
             message = "Missing required parameter: 'input'."
             raise BadRequest(message, param="input", code="missing_required_parameter")
         return self
+
+    @property
+    def summary(self) -> str | None:
+        """The kind of summaries of thoughts that the answer has; None: it has none."""
+        return None if self.reasoning.summary == "none" else self.reasoning.summary
 
     @property
     def without_input(self) -> Json:
@@ -248,7 +259,7 @@ class ResponsesBody(RequestBody):
             "presence_penalty": self.presence_penalty,
             "previous_response_id": self.previous_response_id or None,
             "prompt_cache_key": None,
-            "reasoning": {"effort": self.reasoning.effort, "summary": None},
+            "reasoning": {"effort": self.reasoning.effort, "summary": self.summary},
             "safety_identifier": None,
             "service_tier": "default",
             "store": stored,

@@ -2,10 +2,11 @@
 
 The texts are the same as before, by the seed. How they were cut into deltas is not: that depends on how fast
 the tokens came. So a place in the stream is a number of whole events and, after these, a number of characters
-of deltas.
+of the deltas of each type: those of a thought and of its summary take turns.
 """
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import Any
 
 Json = dict[str, Any]
@@ -17,15 +18,16 @@ _OF_THE_JOB = ("response.created", "response.queued")
 @dataclass
 class _Place:
     events: int = 0
-    characters: int = 0
+    characters: Counter[str] = field(default_factory=Counter)
+    """By the deltas' type."""
     logprobs: int = 0
 
     def pass_by(self, event: Json) -> None:
         if event["type"].endswith(".delta"):
-            self.characters += len(event["delta"])
+            self.characters[event["type"]] += len(event["delta"])
             self.logprobs += len(event.get("logprobs", ()))
         else:
-            self.events, self.characters, self.logprobs = self.events + 1, 0, 0
+            self.events, self.characters, self.logprobs = self.events + 1, Counter(), 0
 
 
 class Continuation:
@@ -51,16 +53,17 @@ class Continuation:
 
     def rest(self, event: Json) -> Json | None:
         """What is new of a computed event, with its number; None if nothing is. It is then to be stored."""
-        if event["type"] in _OF_THE_JOB:
+        kind = event["type"]
+        if kind in _OF_THE_JOB:
             return None
         before, stored = self._computed.events, self._stored
-        characters = stored.characters - self._computed.characters
+        characters = stored.characters[kind] - self._computed.characters[kind]
         logprobs = stored.logprobs - self._computed.logprobs
         self._computed.pass_by(event)
         if self._computed.events < stored.events:
             return None
         if self._computed.events == stored.events:
-            if before < stored.events or not event["type"].endswith(".delta"):
+            if before < stored.events or not kind.endswith(".delta"):
                 return None
             event = _cut(event, max(0, characters), max(0, logprobs))
             if not event["delta"] and not event.get("logprobs"):

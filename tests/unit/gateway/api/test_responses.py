@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from gateway.api.responses_answer_schema import RESPONSE_EVENTS, ResponseAnswer
-from gateway.api.responses_schema import LOGPROBS
+from gateway.api.responses_schema import LOGPROBS, OPAQUE
 from proto.sampling_pb2 import LENGTH
 from proto.tokenizer_pb2 import PromptInfo, TextChunk, TextDelta
 from tests.unit.gateway.api.test_messages import CALL, STORY, WHOLE, says
@@ -57,6 +57,15 @@ def put_together(events):
                     part["logprobs"] += event["logprobs"]
             case "output_text.done" | "reasoning_text.done":
                 assert event["text"] == output[-1]["content"][0]["text"]
+            case "reasoning_summary_part.added":
+                assert output[-1]["summary"] == []
+                output[-1]["summary"].append(event["part"])
+            case "reasoning_summary_text.delta":
+                output[-1]["summary"][event["summary_index"]]["text"] += event["delta"]
+            case "reasoning_summary_text.done":
+                assert event["text"] == output[-1]["summary"][0]["text"]
+            case "reasoning_summary_part.done":
+                assert event["part"] == output[-1]["summary"][0]
             case "function_call_arguments.delta":
                 output[-1]["arguments"] += event["delta"]
             case "function_call_arguments.done":
@@ -68,7 +77,9 @@ def put_together(events):
             case "content_part.done":
                 assert event["part"] == output[-1]["content"][0]
             case "output_item.done":
-                output[-1]["status"] = event["item"]["status"]
+                for name in ("status", "encrypted_content"):  # known at the end
+                    if name in event["item"]:
+                        output[-1][name] = event["item"][name]
                 assert event["item"] == output[-1]
     return output
 
@@ -138,6 +149,51 @@ async def test_thoughts_texts_and_calls_are_items(gateway, size):
     ]
     assert len({call["call_id"] for call in calls}) == 2
     assert [tool["name"] for tool in response["tools"]] == ["look"]
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+async def test_thoughts_as_summaries(gateway, size):
+    gateway.tokenizer.generate = says(WHOLE, size)
+    response = await both(gateway, reasoning={"summary": "auto"})
+    thought = response["output"][0]
+    assert thought["summary"] == [{"type": "summary_text", "text": "Where?"}]
+    assert thought["content"][0]["text"] == "Where?"
+    assert response["reasoning"] == {"effort": None, "summary": "auto"}
+    deltas = [
+        event["delta"]
+        for event in await streamed(gateway, reasoning={"summary": "auto"})
+        if event["type"] == "response.reasoning_summary_text.delta"
+    ]
+    assert ("".join(deltas), len(deltas) > 1) == ("Where?", size == 1)
+
+
+@pytest.mark.parametrize("fields", [{}, {"reasoning": {"summary": "none"}}])
+async def test_who_does_not_ask_gets_neither_summaries_nor_opaque_thoughts(gateway, fields):
+    gateway.tokenizer.generate = says(WHOLE)
+    response = await both(gateway, **fields)
+    assert (response["output"][0]["summary"], response["reasoning"]["summary"]) == ([], None)
+    assert response["output"][0]["encrypted_content"] is None
+    assert not [event for event in await streamed(gateway, **fields) if "summary" in event["type"]]
+
+
+async def test_an_opaque_thought_comes_back(gateway):
+    gateway.tokenizer.generate = says(WHOLE)
+    client = gateway.openai()
+    fields = {"reasoning": {"summary": "detailed"}, "include": [OPAQUE], "store": False}
+    response = await both(gateway, **fields)
+    async with client.responses.stream(**ASK, **fields) as stream:
+        shown = [
+            event.delta async for event in stream if event.type == "response.reasoning_summary_text.delta"
+        ]
+        final = await stream.get_final_response()
+    assert "".join(shown) == final.output[0].summary[0].text == "Where?"
+    assert final.output[0].encrypted_content == response["output"][0]["encrypted_content"]
+    # As @ai-sdk/openai sends it back, or with content that is empty.
+    thought = final.output[0].model_dump(include={"type", "summary", "encrypted_content"})
+    for more in ({}, {"content": []}, {"content": None}):
+        await client.responses.create(model="m", input=[thought | more, {"role": "user", "content": "And?"}])
+        said = gateway.tokenizer.requests[-1].chat.messages[0]
+        assert (said.role, said.reasoning) == ("assistant", "Where?")
 
 
 async def test_a_call_of_a_custom_tool_is_a_text(gateway):

@@ -8,6 +8,7 @@ from pydantic import TypeAdapter
 from gateway.api.body import parse
 from gateway.api.ignored import Ignored
 from gateway.api.items import Item, stored_items
+from gateway.api.opaque_thoughts import opaque
 from gateway.api.responses_schema import LOGPROBS, ResponsesBody
 from gateway.errors import BadRequest
 
@@ -89,6 +90,17 @@ def test_structured_outputs(outputs):
     assert shape.param == "structured_outputs"
     again = read(**asked.without_input)
     assert again.chat(again.input, again.offered(again.input)).shape == shape, "as a background response"
+
+
+def test_an_opaque_thought_stands_for_content_that_is_empty():
+    thought = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": opaque("Hm.")}
+    content = [{"type": "reasoning_text", "text": "Ha."}]
+    for more, found in (({}, "Hm."), ({"content": []}, "Hm."), ({"content": content}, "Ha.")):
+        (message,) = said(thought | more)
+        assert message["reasoning_content"] == found
+        (stored,) = stored_items(read(input=[thought | more]).input, "0")
+        assert stored["content"] == [{"type": "reasoning_text", "text": found}]
+        assert "encrypted_content" not in stored
 
 
 def test_a_conversation_as_an_answer_has_it_is_taken_back():

@@ -11,7 +11,7 @@ ITEMS = ("Once upon a time", "❄", "a fox saw snow.")
 
 
 def computed(cuts: list[int], number: int = 0) -> list[dict[str, Any]]:
-    """The events of a response with these items, each of whose texts comes in pieces of the next size."""
+    """The events of a response with these items. Each text comes twice, in pieces of the next size."""
     events: list[dict[str, Any]] = [{"type": "response.created"}, {"type": "response.in_progress"}]
     for text in ITEMS:
         events.append({"type": "response.output_item.added"})
@@ -20,20 +20,21 @@ def computed(cuts: list[int], number: int = 0) -> list[dict[str, Any]]:
             number += 1
             piece, text = text[:size], text[size:]
             events.append({"type": "response.output_text.delta", "delta": piece, "logprobs": list(piece)})
+            events.append({"type": "response.reasoning_summary_text.delta", "delta": piece})
         events.append({"type": "response.output_text.done"})
     return events
 
 
 def whole(events: list[dict[str, Any]]) -> list[Any]:
-    """The events, with the deltas between two others as one."""
+    """The events, with the deltas of one type between two others as one."""
     found: list[Any] = []
     for event in events:
-        if not event["type"].endswith(".delta"):
-            found.append(event["type"])
-        elif isinstance(found[-1], list):
-            found[-1] = [found[-1][0] + event["delta"], found[-1][1] + event["logprobs"]]
-        else:
-            found.append([event["delta"], event["logprobs"]])
+        kind = event["type"]
+        if not kind.endswith(".delta"):
+            found += [kind, {}]
+            continue
+        text, logprobs = found[-1].get(kind, ("", []))
+        found[-1][kind] = (text + event["delta"], logprobs + event.get("logprobs", []))
     return found
 
 
