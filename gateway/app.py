@@ -20,6 +20,7 @@ from gateway.api import (
     embeddings,
     files,
     health,
+    infill,
     inside,
     kserve,
     messages,
@@ -40,6 +41,7 @@ from gateway.api.completions_schema import CompletionBody
 from gateway.api.conversations_schema import CONVERSATIONS
 from gateway.api.embeddings_schema import EmbeddingBody, PoolingBody
 from gateway.api.files_schema import FILES, BatchBody, UploadBody
+from gateway.api.infill_schema import INFILL, FimBody, InfillBody
 from gateway.api.kserve_schema import KSERVE, InferBody
 from gateway.api.messages_answer_schema import MESSAGES
 from gateway.api.messages_schema import CountBody, MessagesBody
@@ -95,9 +97,10 @@ DESCRIBED: tuple[type[BaseModel], ...] = (
     *(CompletionBody, ChatBody, EmbeddingBody, PoolingBody, TokenizeBody, DetokenizeBody),
     *(RerankBody, ScoreBody, ClassifyBody, UploadBody, BatchBody),
     *(MessagesBody, CountBody, ResponsesBody, OllamaChatBody, OllamaGenerateBody),
-    *(EmbedBody, PromptEmbedBody, ShowBody, InferBody),
+    *(EmbedBody, PromptEmbedBody, ShowBody, InferBody, FimBody, InfillBody),
     *ANSWERS,
     *POOLING,
+    *INFILL,
     *MESSAGES,
     *RESPONSES,
     *OLLAMA,
@@ -198,6 +201,7 @@ def create_app(
         models.router(catalog),
         completions.router(generator),
         chat.router(generator),
+        infill.router(generator, catalog),
         messages.router(generator, options.volatile_header),
         responses.router(generator, stores.responses, background),
         stored_responses.router(stores.responses, background),

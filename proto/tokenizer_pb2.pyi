@@ -97,11 +97,12 @@ class EmbedResponse(_message.Message):
     def __init__(self, embedding: _Optional[bytes] = ..., tokens: _Optional[int] = ..., label: _Optional[str] = ...) -> None: ...
 
 class TextRequest(_message.Message):
-    __slots__ = ("request_id", "text", "tokens", "chat", "sampling", "max_tokens", "most_tokens", "stop", "stop_token_ids", "ignore_eos", "skip_special_tokens", "n", "cache_salt", "resumed", "fingerprint", "tenant", "user", "priority", "beams", "rolling_context", "echo", "return_prompt_tokens", "scored_tokens", "shape", "bad_words", "dry_breakers", "include_stop_text", "truncate_prompt_tokens", "add_special_tokens", "no_text", "prediction", "thinking_budget", "lenient_budget", "left_out", "adapter")
+    __slots__ = ("request_id", "text", "tokens", "chat", "infill", "sampling", "max_tokens", "most_tokens", "stop", "stop_token_ids", "ignore_eos", "skip_special_tokens", "n", "cache_salt", "resumed", "fingerprint", "tenant", "user", "priority", "beams", "rolling_context", "echo", "return_prompt_tokens", "scored_tokens", "shape", "bad_words", "dry_breakers", "include_stop_text", "truncate_prompt_tokens", "add_special_tokens", "no_text", "prediction", "thinking_budget", "lenient_budget", "left_out", "adapter")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     CHAT_FIELD_NUMBER: _ClassVar[int]
+    INFILL_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MOST_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -137,6 +138,7 @@ class TextRequest(_message.Message):
     text: str
     tokens: TokenIds
     chat: Conversation
+    infill: Infill
     sampling: _sampling_pb2.SamplingParams
     max_tokens: int
     most_tokens: int
@@ -168,7 +170,7 @@ class TextRequest(_message.Message):
     lenient_budget: bool
     left_out: _containers.RepeatedScalarFieldContainer[str]
     adapter: str
-    def __init__(self, request_id: _Optional[str] = ..., text: _Optional[str] = ..., tokens: _Optional[_Union[TokenIds, _Mapping]] = ..., chat: _Optional[_Union[Conversation, _Mapping]] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., max_tokens: _Optional[int] = ..., most_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: _Optional[bool] = ..., skip_special_tokens: _Optional[bool] = ..., n: _Optional[int] = ..., cache_salt: _Optional[str] = ..., resumed: _Optional[_Iterable[_Union[TextSoFar, _Mapping]]] = ..., fingerprint: _Optional[str] = ..., tenant: _Optional[str] = ..., user: _Optional[str] = ..., priority: _Optional[int] = ..., beams: _Optional[_Union[_sampling_pb2.BeamSearch, _Mapping]] = ..., rolling_context: _Optional[bool] = ..., echo: _Optional[bool] = ..., return_prompt_tokens: _Optional[bool] = ..., scored_tokens: _Optional[int] = ..., shape: _Optional[_Union[Shape, _Mapping]] = ..., bad_words: _Optional[_Iterable[str]] = ..., dry_breakers: _Optional[_Iterable[str]] = ..., include_stop_text: _Optional[bool] = ..., truncate_prompt_tokens: _Optional[int] = ..., add_special_tokens: _Optional[bool] = ..., no_text: _Optional[bool] = ..., prediction: _Optional[str] = ..., thinking_budget: _Optional[int] = ..., lenient_budget: _Optional[bool] = ..., left_out: _Optional[_Iterable[str]] = ..., adapter: _Optional[str] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., text: _Optional[str] = ..., tokens: _Optional[_Union[TokenIds, _Mapping]] = ..., chat: _Optional[_Union[Conversation, _Mapping]] = ..., infill: _Optional[_Union[Infill, _Mapping]] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., max_tokens: _Optional[int] = ..., most_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: _Optional[bool] = ..., skip_special_tokens: _Optional[bool] = ..., n: _Optional[int] = ..., cache_salt: _Optional[str] = ..., resumed: _Optional[_Iterable[_Union[TextSoFar, _Mapping]]] = ..., fingerprint: _Optional[str] = ..., tenant: _Optional[str] = ..., user: _Optional[str] = ..., priority: _Optional[int] = ..., beams: _Optional[_Union[_sampling_pb2.BeamSearch, _Mapping]] = ..., rolling_context: _Optional[bool] = ..., echo: _Optional[bool] = ..., return_prompt_tokens: _Optional[bool] = ..., scored_tokens: _Optional[int] = ..., shape: _Optional[_Union[Shape, _Mapping]] = ..., bad_words: _Optional[_Iterable[str]] = ..., dry_breakers: _Optional[_Iterable[str]] = ..., include_stop_text: _Optional[bool] = ..., truncate_prompt_tokens: _Optional[int] = ..., add_special_tokens: _Optional[bool] = ..., no_text: _Optional[bool] = ..., prediction: _Optional[str] = ..., thinking_budget: _Optional[int] = ..., lenient_budget: _Optional[bool] = ..., left_out: _Optional[_Iterable[str]] = ..., adapter: _Optional[str] = ...) -> None: ...
 
 class Shape(_message.Message):
     __slots__ = ("json_schema", "regex", "choice", "grammar", "structural_tag", "calls", "lenient", "param", "or_calls", "compact")
@@ -226,6 +228,24 @@ class TokenIds(_message.Message):
     IDS_FIELD_NUMBER: _ClassVar[int]
     ids: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Infill(_message.Message):
+    __slots__ = ("before", "after", "files")
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    before: str
+    after: str
+    files: _containers.RepeatedCompositeFieldContainer[ProjectFile]
+    def __init__(self, before: _Optional[str] = ..., after: _Optional[str] = ..., files: _Optional[_Iterable[_Union[ProjectFile, _Mapping]]] = ...) -> None: ...
+
+class ProjectFile(_message.Message):
+    __slots__ = ("name", "text")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    text: str
+    def __init__(self, name: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
 
 class Conversation(_message.Message):
     __slots__ = ("messages", "template_arguments", "tools", "documents", "no_generation_prompt", "continue_final_message", "template")

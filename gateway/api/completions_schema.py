@@ -1,7 +1,5 @@
 """What clients may ask of /v1/completions."""
 
-from typing import ClassVar
-
 from pydantic import Field, model_validator
 
 from gateway.api.fields import Prompts, alternatives, declared
@@ -13,12 +11,10 @@ from proto.sampling import MAX_SEQUENCES
 class CompletionBody(GenerationBody):
     """POST /v1/completions."""
 
-    neutral: ClassVar[dict[str, tuple[object, ...]]] = {
-        **GenerationBody.neutral,
-        "suffix": ("",),
-    }
-
     prompt: Prompts
+    suffix: str = Field(
+        "", description="What stands after the gap that the answer fills, where the model can; empty: no gap."
+    )
     max_tokens: int | None = declared(
         "max_tokens",
         default=16,
@@ -45,6 +41,13 @@ class CompletionBody(GenerationBody):
         if self.sequences > self.n and self.stream:
             message = "'best_of' above 'n' cannot be streamed: the best answers are known at the end."
             raise BadRequest(message, param="best_of", code="invalid_value")
+        return self
+
+    @model_validator(mode="after")
+    def _a_gap_is_in_a_text(self) -> "CompletionBody":
+        if self.suffix and not isinstance(self.prompt[0], str):
+            message = "'suffix' needs a 'prompt' that is text."
+            raise BadRequest(message, param="suffix", code="invalid_value")
         return self
 
     @model_validator(mode="after")

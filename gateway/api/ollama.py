@@ -21,6 +21,7 @@ from gateway.api.calls import Call
 from gateway.api.chat import ChatAnswer
 from gateway.api.chat_schema import ChatBody
 from gateway.api.embeddings import embedded, in_turns, numbers
+from gateway.api.infill import infill_requests
 from gateway.api.logprobs import chat_logprobs
 from gateway.api.ollama_answer_schema import (
     OllamaChatAnswer,
@@ -50,7 +51,7 @@ from gateway.upstream.catalog import Catalog, Model
 from gateway.upstream.generation import Shorten
 from gateway.upstream.generator import Generator
 from proto.sampling_pb2 import LENGTH, NOT_FINISHED
-from proto.tokenizer_pb2 import TextChunk, TextRequest
+from proto.tokenizer_pb2 import Infill, TextChunk, TextRequest
 
 LIKE = "0.14.0"
 """The version of Ollama whose API this is like. Clients refuse servers that seem too old."""
@@ -112,7 +113,9 @@ def _add_answers(routes: APIRouter, generator: Generator, catalog: Catalog) -> N
             loaded = compact(end | {"done": True, "done_reason": "load"})
             return Response(loaded, media_type="application/json")
         requests_of = chat_requests
-        if isinstance(body, OllamaGenerateBody) and body.raw:
+        if isinstance(body, OllamaGenerateBody) and body.suffix:
+            requests_of = partial(infill_requests, Infill(before=body.prompt, after=body.suffix))
+        elif isinstance(body, OllamaGenerateBody) and body.raw:
             requests_of = partial(_raw_requests, body.prompt)
         return await respond(request, generator, body.chat(model), requests_of, kind, shorten)
 

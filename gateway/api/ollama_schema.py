@@ -241,24 +241,24 @@ class OllamaGenerateBody(OllamaBody):
     """POST /api/generate."""
 
     neutral: ClassVar[dict[str, tuple[object, ...]]] = {
-        "suffix": ("",),
         "template": ("",),
         "context": ([],),
     }
 
     prompt: str = Field("", description="Empty: is the model there?")
+    suffix: str = Field("", description="What stands after the gap that the answer fills; empty: no gap.")
     system: str = ""
     raw: bool = Field(False, description="The prompt is the whole text, without the chat template.")
     images: Images = None
 
     @property
     def loads(self) -> bool:
-        return not (self.prompt or self.images)
+        return not (self.prompt or self.suffix or self.images)
 
     @model_validator(mode="after")
     def _nothing_shows_images(self) -> "OllamaGenerateBody":
-        if self.raw and self.images:
-            message = "'images': a prompt that is 'raw' has none."
+        if self.images and (self.raw or self.suffix):
+            message = "'images': a prompt that is 'raw' or has a 'suffix' has none."
             raise BadRequest(message, param="images", code="invalid_value")
         return self
 

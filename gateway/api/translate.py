@@ -50,7 +50,9 @@ def completion_requests(body: CompletionBody, request_id: str, caller: Caller) -
         request.request_id = prompt_id
         request.sampling.seed = _seed(body)
         request.echo = body.echoes_tokens
-        if isinstance(prompt, str):
+        if isinstance(prompt, str) and body.suffix:
+            request.infill.before, request.infill.after = prompt, body.suffix
+        elif isinstance(prompt, str):
             request.text = prompt
         else:
             request.tokens.CopyFrom(TokenIds(ids=prompt))

@@ -19,6 +19,7 @@ from tokenizer_svc.model.classification import SETTINGS, pair_arguments
 from tokenizer_svc.model.defaults import read_defaults
 from tokenizer_svc.model.files import chat_templates, named_tokens, read_config, read_json
 from tokenizer_svc.model.images import ImageTokens
+from tokenizer_svc.model.infilling import Infilling
 from tokenizer_svc.model.longest import characters_per_token
 from tokenizer_svc.model.panic import no_panic
 from tokenizer_svc.model.pooling import Ways, ways_in
@@ -67,6 +68,8 @@ class TextModel:
     """Characters that one token stands for at most; None if no number is certain. See `longest.py`."""
     images: ImageTokens | None
     """How prompts spell images; None: the model takes none."""
+    infilling: Infilling | None
+    """How prompts spell a text with a gap; None: the vocabulary has no tokens for one."""
     aside: Aside = field(default_factory=Aside)
     """Where long texts are encoded."""
 
@@ -119,6 +122,7 @@ class TextModel:
             pair_arguments=pair_arguments(template, read_json(directory / SETTINGS)),
             token_characters=characters_per_token(content),
             images=ImageTokens.load(directory, tokenizer, image_tokens) if image_tokens else None,
+            infilling=Infilling.find(tokenizer.get_vocab(), special, rows),
         )
 
     def encode(self, text: str, special: bool) -> list[int]:
@@ -128,6 +132,11 @@ class TextModel:
         """
         ids: list[int] = self._encode_safely(text, special).ids
         return ids
+
+    def begin_tokens(self) -> list[int]:
+        """The tokens with which the tokenizer begins a text."""
+        ids: list[int] = self._around(_PLACES[:1]).ids
+        return ids[: ids.index(_PLACES[0])]
 
     def has_rows(self, tokens: Iterable[int]) -> bool:
         """Whether the model can write all of these tokens: its tokenizer may have more than it has rows."""

@@ -11,6 +11,7 @@ from tokenizer_svc.errors import InvalidRequestError, TooLongError
 from tokenizer_svc.model.images import ImageSizes, check_images, images_in, in_parts, with_images
 from tokenizer_svc.model.tokenizer import TextModel
 from tokenizer_svc.requests.context import ContextLength, unknown
+from tokenizer_svc.requests.infill import laid_out
 from tokenizer_svc.templates.habits import THOUGHT_FIELDS
 from tokenizer_svc.templates.template import USUAL, Rendering
 
@@ -106,6 +107,9 @@ async def prompt_tokens(
         case "chat":
             tokens = await _encode_chat(model, request, context, render, special is True)
             param = "messages"
+        case "infill":
+            tokens = await _encode_infill(model, request, context, special is not False)
+            param = "prompt"
         case _:
             raise InvalidRequestError("prompt", "there is no prompt")
     _check_count(param, len(tokens))
@@ -207,6 +211,22 @@ async def _encoded(
         return model.encode(text, special)
     model.check_fits(param, len(text), await context())
     return await model.aside.run(request.tenant, len(text), model.encode, text, special)
+
+
+async def _encode_infill(
+    model: TextModel, request: TextRequest, context: ContextLength, special: bool
+) -> list[int]:
+    layout, gap = model.infilling, request.infill
+    if layout is None:
+        raise InvalidRequestError("suffix", "this model's vocabulary has no tokens to fill in the middle")
+    if request.truncate_prompt_tokens:
+        raise InvalidRequestError(TRUNCATE, "a text with a gap cannot be cut")
+    length = len(gap.before) + len(gap.after) + sum(len(one.name) + len(one.text) for one in gap.files)
+    _check_length("prompt", length)
+    if length <= SHORT:
+        return laid_out(model, layout, gap, special)
+    model.check_fits("prompt", length, await context())
+    return await model.aside.run(request.tenant, length, laid_out, model, layout, gap, special)
 
 
 async def _encode_start(

@@ -1,5 +1,7 @@
 """What the tokenizer adds to a request's rules: the tokens of bad words, and those that end an answer."""
 
+from collections.abc import Collection
+
 from proto.sampling import problem_in
 from proto.sampling_pb2 import TokenSequence
 from proto.tokenizer_pb2 import TextRequest
@@ -17,9 +19,11 @@ SHORT = 4_000
 
 def stop_tokens(model: TextModel, request: TextRequest) -> list[int]:
     """Tokens each of which ends an answer, ascending."""
-    ends = () if request.ignore_eos else model.end_tokens
+    ends: Collection[int] = () if request.ignore_eos else model.end_tokens
     # The text may hide special tokens; one that is named as a stop string stops the answer all the same.
     named = [model.special_tokens[text] for text in request.stop if text in model.special_tokens]
+    if model.infilling is not None and request.HasField("infill") and not request.ignore_eos:
+        ends = {*ends, *model.infilling.ends}
     return sorted({*ends, *request.stop_token_ids, *(token for token in named if model.has_rows([token]))})
 
 

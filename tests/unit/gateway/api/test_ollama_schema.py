@@ -198,7 +198,7 @@ def test_what_asks_for_nothing(kind, fields, loads):
         (chat, {"tools": [{"type": "function"}]}, "tools[0].function"),
         (chat, {"messages": [{"role": None}]}, "messages[0].role"),
         (generate, {"images": ["x"]}, "images[0]"),
-        (generate, {"suffix": "x"}, "suffix"),
+        (generate, {"suffix": "x", "images": ["iVBORw0KGgo="]}, "images"),
         (generate, {"template": "x"}, "template"),
         (generate, {"context": [1]}, "context"),
     ],

@@ -45,7 +45,9 @@ ASK = {"model": "m", "prompt": "A", "max_tokens": 2}
         {"X-Api-Key": "sk-south", "Authorization": "Bearer sk-west"},
     ],
 )
-@pytest.mark.parametrize("path", ["/v1/models", "/v1/models/m", "/v1/completions", "/v1/chat/completions"])
+@pytest.mark.parametrize(
+    "path", ["/v1/models", "/v1/models/m", "/v1/completions", "/v1/chat/completions", "/infill"]
+)
 async def test_without_a_known_key_nobody_passes(guarded, tokenizer, headers, path):
     raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
     method = "GET" if "models" in path else "POST"
