@@ -31,6 +31,7 @@ from gateway.api import (
     responses,
     stored_responses,
     stream,
+    texts,
     tokenize,
 )
 from gateway.api import metrics as metrics_page
@@ -54,9 +55,10 @@ from gateway.api.ollama_schema import (
     ShowBody,
 )
 from gateway.api.pooling_answer_schema import POOLING
-from gateway.api.rank_schema import RerankBody, ScoreBody
+from gateway.api.rank_schema import RerankBody, ScoreBody, TextsBody
 from gateway.api.responses_answer_schema import RESPONSES
 from gateway.api.responses_schema import ResponsesBody
+from gateway.api.texts_schema import EmbedTextsBody, TextsError
 from gateway.api.token_schema import DetokenizeBody, TokenizeBody
 from gateway.api.volatile import Volatile
 from gateway.errors import BadRequest, GatewayError, NotFound, ServerFault, WrongMethod
@@ -95,7 +97,7 @@ CLIENT_CLOSED_REQUEST = 499
 
 DESCRIBED: tuple[type[BaseModel], ...] = (
     *(CompletionBody, ChatBody, EmbeddingBody, PoolingBody, TokenizeBody, DetokenizeBody),
-    *(RerankBody, ScoreBody, ClassifyBody, UploadBody, BatchBody),
+    *(RerankBody, TextsBody, ScoreBody, ClassifyBody, EmbedTextsBody, TextsError, UploadBody, BatchBody),
     *(MessagesBody, CountBody, ResponsesBody, OllamaChatBody, OllamaGenerateBody),
     *(EmbedBody, PromptEmbedBody, ShowBody, InferBody, FimBody, InfillBody),
     *ANSWERS,
@@ -211,6 +213,7 @@ def create_app(
         pooling.router(generator),
         rank.router(generator, catalog),
         classify.router(generator),
+        texts.router(generator, catalog, app.version),
         tokenize.router(generator, catalog),
         inside.router(generator, app.state.inside, options.trace_url),
         stream.router(keys, app.state.bodies),

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, RootModel
 
 from gateway.api.answer_schema import AnswerPart
 
@@ -77,6 +77,18 @@ class Ranking(AnswerPart):
     results: list[Ranked] = Field(description="The best one first.")
 
 
+class RankedText(AnswerPart):
+    """A text and how alike it is to the query."""
+
+    index: int = Field(description="Its number among the request's texts.")
+    score: float
+    text: str | None = Field(None, description="With `return_text`.")
+
+
+class AnyRanking(RootModel[Ranking | list[RankedText]]):
+    """The answer of POST /rerank: with `texts` a list, the best one first."""
+
+
 class PairScore(AnswerPart):
     """How alike the texts of a pair are."""
 
@@ -120,4 +132,31 @@ class Classification(AnswerPart):
     usage: EmbeddingUsage
 
 
-POOLING = (EmbeddingList, PooledList, Ranking, Scores, Classification)
+class TextVectors(RootModel[list[list[float]]]):
+    """The answer of POST /embed: a vector of each text."""
+
+
+class TextModelType(AnswerPart):
+    """What the model does: one of these is there."""
+
+    embedding: dict[str, str] | None = None
+    reranker: dict[str, str] | None = None
+    classifier: dict[str, str] | None = None
+
+
+class TextModelInfo(AnswerPart):
+    """The answer of GET /info."""
+
+    model_id: str
+    model_type: TextModelType
+    max_concurrent_requests: int
+    max_input_length: int = Field(description="Tokens of a text at most.")
+    max_client_batch_size: int = Field(description="Texts of a request at most.")
+    auto_truncate: Literal[False] = Field(description="A text that is too long is refused unless it says so.")
+    version: str
+
+
+POOLING = (
+    *(EmbeddingList, PooledList, Ranking, AnyRanking, Scores, Classification),
+    *(TextVectors, TextModelInfo),
+)

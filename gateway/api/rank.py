@@ -16,8 +16,8 @@ from fastapi import APIRouter, Request, Response
 from gateway.api.answer import compact
 from gateway.api.body import read_body
 from gateway.api.embeddings import embedded, vectors
-from gateway.api.pooling_answer_schema import Ranking, Scores
-from gateway.api.rank_schema import Compared, RerankBody, ScoreBody
+from gateway.api.pooling_answer_schema import AnyRanking, Ranking, Scores
+from gateway.api.rank_schema import Compared, RerankBody, ScoreBody, TextsBody
 from gateway.api.translate import pair_requests
 from gateway.http.openapi import posting
 from gateway.upstream.catalog import Catalog
@@ -31,17 +31,31 @@ AT_ONCE = 16
 def router(generator: Generator, catalog: Catalog) -> APIRouter:
     routes = APIRouter()
 
-    # Under the names without a version other servers have these, too.
-    @routes.post("/rerank", include_in_schema=False)
     @routes.post("/v2/rerank", include_in_schema=False)
     @routes.post("/v1/rerank", openapi_extra=posting(RerankBody, Ranking))
     async def rerank(request: Request) -> Response:
         """Order documents by how alike they are to a query."""
-        body = await read_body(request, RerankBody)
+        return await ranking(request, await read_body(request, RerankBody))
+
+    @routes.post("/rerank", openapi_extra=posting(TextsBody, AnyRanking))
+    async def rerank_texts(request: Request) -> Response:
+        """The same, or in the shape of Text Embeddings Inference."""
+        body = await read_body(request, TextsBody)
+        if not body.texts:
+            return await ranking(request, body)
+        scores, _ = await _compared(request, generator, catalog, body)
+        answer = [
+            {"index": index, "score": scores[index]}
+            | ({"text": body.texts[index]} if body.return_text else {})
+            for index in best(scores, body.top_n)
+        ]
+        return Response(compact(answer), media_type="application/json")
+
+    async def ranking(request: Request, body: RerankBody) -> Response:
         scores, tokens = await _compared(request, generator, catalog, body)
         results = [
             {"index": index, "relevance_score": scores[index]}
-            | ({"document": {"text": body.documents[index]}} if body.return_documents else {})
+            | ({"document": {"text": body.ranked[index]}} if body.return_documents else {})
             for index in best(scores, body.top_n)
         ]
         answer = {
@@ -52,6 +66,7 @@ def router(generator: Generator, catalog: Catalog) -> APIRouter:
         }
         return Response(compact(answer), media_type="application/json")
 
+    # Under the name without a version other servers have this, too.
     @routes.post("/score", include_in_schema=False)
     @routes.post("/v1/score", openapi_extra=posting(ScoreBody, Scores))
     async def score(request: Request) -> Response:

@@ -58,7 +58,7 @@ class Compared(RequestBody):
         True, description="With `false` a score of a cross-encoder is the model's logit; see `/v1/classify`."
     )
 
-    def texts(self) -> list[str]:
+    def every_text(self) -> list[str]:
         """All texts, each once."""
         raise NotImplementedError
 
@@ -75,7 +75,7 @@ class Compared(RequestBody):
         if self.pooling is not None:
             message = "'pooling' is for models that embed, and this one is a cross-encoder."
             raise BadRequest(message, param="pooling", code="invalid_value")
-        texts, pairs = self.texts(), self.pairs()
+        texts, pairs = self.every_text(), self.pairs()
         if sum(len(texts[one]) + len(texts[other]) for one, other in pairs) > MAX_PAIR_CHARACTERS:
             message = f"The texts of all pairs together have more than {MAX_PAIR_CHARACTERS} characters."
             raise BadRequest(message, param=self.field_of(pairs[-1][1]), code="invalid_value")
@@ -83,7 +83,7 @@ class Compared(RequestBody):
 
     def longer_fields(self) -> list[str]:
         """Of each pair, the field that has its longer text. A pair that is too long is so because of it."""
-        lengths = [len(text) for text in self.texts()]
+        lengths = [len(text) for text in self.every_text()]
         return [self.field_of(one if lengths[one] > lengths[other] else other) for one, other in self.pairs()]
 
     def embedding(self) -> EmbeddingBody:
@@ -92,7 +92,7 @@ class Compared(RequestBody):
         fields: dict[str, Any] = {name: getattr(self, name) for name in names}
         if "priority" in self.model_fields_set:
             fields["priority"] = self.priority
-        return validated(fields | {"input": self.texts()}, EmbeddingBody)
+        return validated(fields | {"input": self.every_text()}, EmbeddingBody)
 
 
 class RerankBody(Compared):
@@ -103,14 +103,53 @@ class RerankBody(Compared):
     top_n: Count | None = Field(None, description="How many of the best to return; by default, all.")
     return_documents: bool = True
 
-    def texts(self) -> list[str]:
-        return [self.query, *self.documents]
+    @property
+    def ranked(self) -> list[str]:
+        """The documents."""
+        return self.documents
+
+    def every_text(self) -> list[str]:
+        return [self.query, *self.ranked]
 
     def field_of(self, number: int) -> str:
         return "documents" if number else "query"
 
     def pairs(self) -> list[tuple[int, int]]:
-        return [(0, number) for number in range(1, len(self.documents) + 1)]
+        return [(0, number) for number in range(1, len(self.ranked) + 1)]
+
+
+class TextsBody(RerankBody):
+    """POST /rerank, which Text Embeddings Inference has, too, with other names."""
+
+    documents: Documents = Field(default_factory=list)
+    texts: Documents = Field(
+        default_factory=list, description="In place of `documents`: the answer is that of TEI."
+    )
+    raw_scores: bool = Field(False, description="With `texts`: as `use_activation: false`.")
+    truncate: bool = Field(False, description="With `texts`: as `truncate_prompt_tokens: -1`.")
+    return_text: bool = Field(False, description="With `texts`: the answer has these.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_the_names_here(cls, value: object) -> object:
+        if not (isinstance(value, dict) and "texts" in value):
+            return value
+        fields = {**value, "use_activation": value.get("raw_scores") is not True}
+        return fields | ({"truncate_prompt_tokens": -1} if value.get("truncate") is True else {})
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> "TextsBody":
+        if bool(self.texts) == bool(self.documents):
+            message = "There must be 'documents' or 'texts', and not both."
+            raise BadRequest(message, param="documents", code="invalid_value")
+        return self
+
+    @property
+    def ranked(self) -> list[str]:
+        return self.texts or self.documents
+
+    def field_of(self, number: int) -> str:
+        return "texts" if number and self.texts else super().field_of(number)
 
 
 FIRST, SECOND = ("queries", "data_1"), ("documents", "items", "data_2")
@@ -148,7 +187,7 @@ class ScoreBody(Compared):
             raise BadRequest(message, param="text_1", code="invalid_value")
         return self
 
-    def texts(self) -> list[str]:
+    def every_text(self) -> list[str]:
         return [*self.text_1, *self.text_2]
 
     def field_of(self, number: int) -> str:

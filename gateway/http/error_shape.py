@@ -1,4 +1,4 @@
-"""Errors in the shape of the API that a path belongs to: OpenAI's, Anthropic's, Ollama's or KServe's."""
+"""Errors in the shape of the API that a path belongs to: of OpenAI, Anthropic, Ollama, KServe or TEI."""
 
 import json
 import re
@@ -73,7 +73,18 @@ def _responses(error: GatewayError, _: str) -> str:
 OPENAI = ErrorShape(lambda error, _: error.body(), lambda body: f"data: {body}\n\n")
 _MESSAGE = ErrorShape(lambda error, _: json.dumps({"error": error.message}), lambda body: f"{body}\n")
 """Ollama's and KServe's."""
+
+
+def _of_texts(error: GatewayError, _: str) -> str:
+    usual = "Validation" if error.status < 500 else "Backend"
+    kind = "Overloaded" if error.status in (429, 503) else usual
+    message = re.sub(r"'input\b", "'inputs", error.message)
+    return json.dumps({"error": message, "error_type": kind})
+
+
 _SHAPES = {
+    "/embed": ErrorShape(_of_texts, OPENAI.framed),
+    "/info": ErrorShape(_of_texts, OPENAI.framed),
     "/api/": _MESSAGE,
     "/v2/health": _MESSAGE,
     "/v2/models": _MESSAGE,

@@ -45,13 +45,13 @@ CHECKS = [
 ]
 POSTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/tokenize", "/detokenize")
 POSTS += ("/v1/messages", "/v1/messages/count_tokens", "/v1/responses", "/v1/responses/input_tokens")
-POSTS += ("/v1/rerank", "/v1/score", "/v1/classify", "/pooling")
+POSTS += ("/v1/rerank", "/rerank", "/v1/score", "/v1/classify", "/pooling", "/embed")
 POSTS += ("/v1/fim/completions", "/infill")
 POSTS += ("/api/chat", "/api/generate", "/api/embed", "/api/embeddings", "/api/show")
 GETS = (
     *("/v1/models", "/v1/models/{name}", "/health", "/health/live", "/health/ready"),
     *("/ping", "/load", "/version", "/metrics", "/api/version", "/api/tags", "/api/ps"),
-    *("/v2", "/v2/health/live", "/v2/health/ready"),
+    *("/v2", "/v2/health/live", "/v2/health/ready", "/info"),
 )
 STORED = (
     "GET /v1/responses/{response_id}",
@@ -93,6 +93,7 @@ REQUIRED = {
     "query",
     "documents",
     "inputs",
+    "texts",
     "text_1",
     "text_2",
 }

@@ -46,7 +46,7 @@ ASK = {"model": "m", "prompt": "A", "max_tokens": 2}
     ],
 )
 @pytest.mark.parametrize(
-    "path", ["/v1/models", "/v1/models/m", "/v1/completions", "/v1/chat/completions", "/infill"]
+    "path", ["/v1/models", "/v1/models/m", "/v1/completions", "/v1/chat/completions", "/infill", "/rerank"]
 )
 async def test_without_a_known_key_nobody_passes(guarded, tokenizer, headers, path):
     raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]

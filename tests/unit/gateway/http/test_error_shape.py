@@ -32,6 +32,14 @@ def test_anthropics(path):
     assert last_words(Overloaded("Wait."), scope(path)) == f"event: error\ndata: {json.dumps(whole)}\n\n"
 
 
+@pytest.mark.parametrize("path", ["/embed", "/info"])
+def test_those_of_text_embeddings_inference(path):
+    kinds = {BadRequest("'input[0]' is empty."): "Validation", Overloaded("Wait."): "Overloaded"}
+    for error, kind in kinds.items():
+        found = json.loads(refusal(error, scope(path)).body)
+        assert found == {"error": error.message.replace("input", "inputs"), "error_type": kind}
+
+
 def test_anthropics_clients_go_on_without_a_thread():
     error = BadRequest("'thread' is not supported.", param="thread", code="unsupported_parameter")
     found = json.loads(refusal(error, scope("/v1/messages")).body)["error"]

@@ -11,13 +11,23 @@ from ops.runtime.limits import Limits
 from tests.unit.gateway.conftest import JSON, app_of
 
 POSTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/tokenize", "/detokenize")
-POSTS += ("/v1/rerank", "/v1/score", "/v1/classify", "/v1/responses", "/pooling")
+POSTS += (
+    "/v1/rerank",
+    "/rerank",
+    "/infill",
+    "/v1/fim/completions",
+    "/v1/score",
+    "/v1/classify",
+    "/v1/responses",
+    "/pooling",
+)
 GETS = (
     *("/v1/models", "/v1/models/{name}", "/health", "/health/live", "/health/ready"),
     *("/ping", "/load", "/version"),
 )
 STORED = ("/v1/responses/{response_id}", "/v1/responses/{response_id}/input_items")
 MESSAGES = ("/v1/messages", "/v1/messages/count_tokens")
+TEXTS = ("/embed",)
 OLLAMA = ("/api/chat", "/api/generate", "/api/embed", "/api/show")
 ERROR = {"schema": {"$ref": "#/components/schemas/ErrorAnswer"}}
 EVERYWHERE = {"400", "403", "408", "429", "431", "500", "503"}
@@ -31,7 +41,8 @@ async def document(refusing):
 async def test_a_post_has_the_errors_that_it_may_end_with(document):
     statuses = EVERYWHERE | {"401", "404", "413", "415", "504"}
     own = dict.fromkeys(MESSAGES, "AnthropicError") | dict.fromkeys(OLLAMA, "OllamaError")
-    for path in (*POSTS, *MESSAGES, *OLLAMA):
+    own |= dict.fromkeys(TEXTS, "TextsError")
+    for path in (*POSTS, *MESSAGES, *OLLAMA, *TEXTS):
         answers = document["paths"][path]["post"]["responses"]
         assert answers.keys() == {"200", *statuses}, path
         error = ERROR
@@ -83,7 +94,7 @@ async def test_every_answer_has_a_type(document):
         ),
         *("KserveServer", "KserveLive", "KserveReady", "KserveModelReady", "KserveModel", "InferAnswer"),
         *("FileObject", "FileList", "DeletedFile", "BatchObject", "BatchList"),
-        "Infilled",
+        *("Infilled", "AnyRanking", "TextVectors", "TextModelInfo"),
         *("ModelList", "ModelObject", "Liveness", "Load", "Version", "Readiness"),
     }
     assert names - {""} <= document["components"]["schemas"].keys()
