@@ -36,8 +36,8 @@ _MESSAGES = dict.fromkeys(("model_type", "dict_type", "model_attributes_type"), 
 
 
 async def read_body(request: Request, kind: type[Body]) -> Body:
-    """The request's body as a `kind`, with the name of the only model if it names none. Fields that nobody
-    knows are counted, and noted in the request's state `ignored`.
+    """The request's body as a `kind`, with the name of the only model if it names none, or with the one that
+    the path names. Fields that nobody knows are counted, and noted in the request's state `ignored`.
 
     Raises `TooLarge`, `WrongEncoding`, `WrongMediaType`, `Overloaded`, `BadRequest` naming the parameter,
     `Unavailable` or `Disconnected`.
@@ -57,6 +57,8 @@ async def read_body(request: Request, kind: type[Body]) -> Body:
     finally:
         if ignored:
             _tell(request, ignored, ignored.names)
+    if kind.for_model and (deployment := getattr(request.state, "deployment", "")):
+        return body.model_copy(update={"model": deployment})
     if body.model or not kind.for_model:
         return body
     return body.model_copy(update={"model": await request.app.state.catalog.only()})

@@ -26,6 +26,10 @@ class TokenizeBody(RequestBody):
     """POST /tokenize: a prompt or a conversation."""
 
     prompt: str | None = Field(None, min_length=1)
+    content: str | None = Field(
+        None, min_length=1, description="In place of `prompt`, as llama.cpp has it: without special tokens."
+    )
+    add_special: bool = Field(False, description="With `content`: add the tokenizer's own special tokens.")
     messages: list[Message] | None = Field(None, min_length=1, max_length=MAX_MESSAGES)
     add_special_tokens: bool | None = Field(
         None, description="Add the tokenizer's own special tokens: by default, not to a conversation."
@@ -39,10 +43,10 @@ class TokenizeBody(RequestBody):
 
     @model_validator(mode="after")
     def _one_of_both(self) -> "TokenizeBody":
-        if (self.prompt is None) == (self.messages is None):
-            message = "There must be a 'prompt' or 'messages', and not both."
+        if sum(one is not None for one in (self.prompt, self.content, self.messages)) != 1:
+            message = "There must be one of 'prompt', 'content' and 'messages'."
             raise BadRequest(message, param="prompt", code="invalid_value")
-        if self.prompt is not None:
+        if self.messages is None:
             for name in _OF_A_CHAT:
                 if name in self.model_fields_set:
                     raise BadRequest(f"'{name}' needs 'messages'.", param=name, code="invalid_value")
@@ -50,9 +54,11 @@ class TokenizeBody(RequestBody):
 
     def asked(self, model: str) -> ChatBody | CompletionBody:
         """The request for an answer that has this prompt."""
+        if self.content is not None:
+            return CompletionBody(model=model, prompt=[self.content], add_special_tokens=self.add_special)
         given = {
             name: value
-            for name in self.model_fields_set - {"model", "return_token_strs"}
+            for name in self.model_fields_set - {"model", "return_token_strs", "add_special"}
             if (value := getattr(self, name)) is not None
         }
         return (CompletionBody if self.messages is None else ChatBody)(model=model, **given)

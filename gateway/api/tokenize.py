@@ -42,7 +42,7 @@ def router(generator: Generator, catalog: Catalog) -> APIRouter:
         """The text of tokens, special ones among them."""
         body = await read_body(request, DetokenizeBody)
         found = await prompt_of(request, generator, body.asked())
-        return Response(compact({"prompt": found.text}), media_type="application/json")
+        return Response(compact({"prompt": found.text, "content": found.text}), media_type="application/json")
 
     return routes
 

@@ -21,8 +21,8 @@ logger = logging.getLogger(__name__)
 
 
 def authorization_in(headers: Headers) -> str:
-    """The header `Authorization`. Anthropic's clients send the key alone, as `x-api-key`."""
-    given = headers.get("x-api-key")
+    """The header `Authorization`. Anthropic's clients send the key as `x-api-key`, Azure's as `api-key`."""
+    given = headers.get("x-api-key") or headers.get("api-key")
     return headers.get("authorization", "") or (f"Bearer {given}" if given else "")
 
 

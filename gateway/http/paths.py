@@ -10,13 +10,19 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 _BEGINNING = re.compile(r"^/+(?:(v1|v2|api)/+)?")
 """Up to where a client appends a path to its base URL. Further on a model's name may have slashes."""
 
+_OF_AZURE = re.compile(
+    r"^/openai/(?:v1/|deployments/(?P<model>.+?)/(?=(?:chat/)?completions$|embeddings$))?", re.DOTALL
+)
+"""What Azure's paths have in place of `/v1/`."""
+
 _OWN_OF_OTHERS = dict.fromkeys(("/generate", "/generate_stream", "/completion"), "/v1/completions")
 """By the paths of TGI, SGLang and llama.cpp, what does the same here."""
 
 
 class UsualForm:
     """Middleware: routes HEAD as GET, and a path without the slashes that are too many: at its beginning,
-    behind its version, and at its end. Base URLs that end with a slash make such paths.
+    behind its version, and at its end. Base URLs that end with a slash make such paths. Azure's paths become
+    those of OpenAI; the state `deployment` is the model that one names.
 
     HEAD is answered like GET, without the body (RFC 9110, section 9.3.2); the server leaves out the body and
     keeps its length. Load balancers use it. A redirection to the path without a slash would lose the body or
@@ -29,6 +35,10 @@ class UsualForm:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in ("http", "websocket"):
             path = _BEGINNING.sub(_with_one, scope["path"]).rstrip("/") or "/"
+            if (found := _OF_AZURE.match(path)) is not None:
+                path = f"/v1/{path[found.end() :]}"
+                if found["model"]:
+                    scope.setdefault("state", {})["deployment"] = found["model"]
             if path != scope["path"]:
                 scope = {**scope, "path": path}
             if scope.get("method") == "HEAD":

@@ -33,7 +33,9 @@ MAX_AT_ONCE = 32
 IDLE_SECONDS = 600.0
 """Time after which a socket is closed on which nothing is asked or answered."""
 _STREAMS = ("text/event-stream", "application/x-ndjson")
-_COPIED = frozenset((b"host", b"origin", b"authorization", b"x-api-key", b"traceparent", b"user-agent"))
+_COPIED = frozenset(
+    (b"host", b"origin", b"authorization", b"x-api-key", b"api-key", b"traceparent", b"user-agent")
+)
 """Headers of the socket that each of its requests has."""
 _GOING_AWAY = 1001
 

@@ -52,6 +52,7 @@ GETS = (
     *("/v1/models", "/v1/models/{name}", "/health", "/health/live", "/health/ready"),
     *("/ping", "/load", "/version", "/metrics", "/api/version", "/api/tags", "/api/ps"),
     *("/v2", "/v2/health/live", "/v2/health/ready", "/info"),
+    *("/props", "/api/v0/models", "/api/v0/models/{name}"),
 )
 STORED = (
     "GET /v1/responses/{response_id}",
@@ -75,7 +76,15 @@ CONVERSATIONS = (
     f"GET {ONE_CONVERSATION}/items",
 )
 KSERVE = ("GET /v2/models/{name}", "GET /v2/models/{name}/ready", "POST /v2/models/{name}/infer")
-OTHERS = ("GET /v1/models/{name}", *KSERVE, *STORED, *FILES, *BATCHES, *CONVERSATIONS)
+OTHERS = (
+    "GET /v1/models/{name}",
+    "GET /api/v0/models/{name}",
+    *KSERVE,
+    *STORED,
+    *FILES,
+    *BATCHES,
+    *CONVERSATIONS,
+)
 DRAWN = [
     *((f"POST {path}", mode) for path in POSTS for mode in GenerationMode),
     *((label, GenerationMode.POSITIVE) for label in OTHERS),

@@ -5,7 +5,7 @@ from datetime import datetime
 import httpx
 import pytest
 
-from gateway.api.answer_schema import ModelList, ModelObject
+from gateway.api.answer_schema import LocalModel, LocalModels, ModelList, ModelObject, Properties
 from gateway.app import Options
 from tests.unit.gateway.conftest import app_of
 
@@ -16,6 +16,7 @@ async def test_a_list_is_openais_and_anthropics(gateway):
     (model,) = found.data
     assert (model.id, model.display_name, model.owned_by) == ("m", "m", "quire")
     assert (model.lifecycle, model.max_input_tokens, model.max_tokens) == ("active", 2048, 2048)
+    assert (model.context_length, model.max_context_length) == (2048, 2048)
     assert (found.first_id, found.last_id, found.has_more) == ("m", "m", False)
     assert datetime.fromisoformat(model.created_at).timestamp() == model.created
 
@@ -39,6 +40,28 @@ async def test_a_model_has_an_entry_for_each_of_its_names_and_answers_to_all(bac
         refused = await http.post("/v1/completions", json=body | {"model": "none"})
         assert refused.status_code == 404
         assert refused.json()["error"]["message"] == "The model 'none' does not exist. Available: 'm'."
+
+
+@pytest.mark.parametrize(
+    ("told", "kind"), [({}, "llm"), ({"images": True}, "vlm"), ({"num_labels": 2}, "embeddings")]
+)
+async def test_models_of_lm_studio(gateway, told, kind):
+    gateway.backend.lease_list[0].info.update(told)
+    answer = await gateway.http.get("/api/v0/models")
+    (model,) = LocalModels.model_validate(answer.json(), strict=True).data
+    assert (model.id, model.type, model.max_context_length) == ("m", kind, 2048)
+    one = await gateway.http.get("/api/v0/models/m")
+    assert LocalModel.model_validate(one.json(), strict=True) == model
+    assert (await gateway.http.get("/api/v0/models/n")).status_code == 404
+
+
+async def test_properties_of_llama_cpp(gateway):
+    for path in ("/props", "/props?model=m"):
+        found = Properties.model_validate((await gateway.http.get(path)).json(), strict=True)
+        assert (found.default_generation_settings.n_ctx, found.model_alias) == (2048, "m")
+        assert found.default_generation_settings.params["temperature"] == 0.6
+        assert not found.modalities.vision
+    assert (await gateway.http.get("/props?model=n")).status_code == 404
 
 
 async def test_adapters(gateway, backend):

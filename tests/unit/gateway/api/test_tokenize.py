@@ -17,6 +17,20 @@ async def test_a_prompt(gateway):
     assert not request.echo
 
 
+@pytest.mark.parametrize("special", [True, False])
+async def test_a_text_in_the_shape_of_llama_cpp(gateway, special):
+    ask = {"content": "fox", **({"add_special": True} if special else {})}
+    answer = await gateway.http.post("/tokenize", json=ask)
+    assert answer.json()["tokens"] == [ord(character) for character in "fox"]
+    (request,) = gateway.tokenizer.requests
+    assert (request.text, request.add_special_tokens) == ("fox", special)
+
+
+async def test_one_text_at_a_time(refusing):
+    answer = await refusing.post("/tokenize", json={"model": "m", "content": "fox", "prompt": "fox"})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "prompt")
+
+
 async def test_a_conversation_with_everything_that_changes_its_tokens(gateway):
     tool = {"type": "function", "function": {"name": "f"}}
     ask = {
@@ -41,7 +55,7 @@ async def test_a_conversation_with_everything_that_changes_its_tokens(gateway):
 
 async def test_tokens_become_the_text_that_they_are(gateway):
     answer = await gateway.http.post("/detokenize", json={"model": "m", "tokens": [102, 111, 120]})
-    assert answer.json() == {"prompt": "fox"}
+    assert answer.json() == {"prompt": "fox", "content": "fox"}
     (request,) = gateway.tokenizer.requests
     assert request.echo
     assert not request.skip_special_tokens

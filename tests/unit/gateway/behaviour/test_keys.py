@@ -42,11 +42,21 @@ ASK = {"model": "m", "prompt": "A", "max_tokens": 2}
         {"Authorization": "Basic sk-south"},
         {"Authorization": "Bearer ÿ"},
         {"X-Api-Key": "sk-west"},
+        {"Api-Key": "sk-west"},
         {"X-Api-Key": "sk-south", "Authorization": "Bearer sk-west"},
     ],
 )
 @pytest.mark.parametrize(
-    "path", ["/v1/models", "/v1/models/m", "/v1/completions", "/v1/chat/completions", "/infill", "/rerank"]
+    "path",
+    [
+        "/v1/models",
+        "/v1/models/m",
+        "/v1/completions",
+        "/v1/chat/completions",
+        "/infill",
+        "/rerank",
+        "/openai/v1/completions",
+    ],
 )
 async def test_without_a_known_key_nobody_passes(guarded, tokenizer, headers, path):
     raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]

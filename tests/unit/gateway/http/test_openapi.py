@@ -95,6 +95,7 @@ async def test_every_answer_has_a_type(document):
         *("KserveServer", "KserveLive", "KserveReady", "KserveModelReady", "KserveModel", "InferAnswer"),
         *("FileObject", "FileList", "DeletedFile", "BatchObject", "BatchList"),
         *("Infilled", "AnyRanking", "TextVectors", "TextModelInfo"),
+        *("LocalModel", "LocalModels", "Properties"),
         *("ModelList", "ModelObject", "Liveness", "Load", "Version", "Readiness"),
     }
     assert names - {""} <= document["components"]["schemas"].keys()

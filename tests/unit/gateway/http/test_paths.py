@@ -1,6 +1,7 @@
 """Methods and paths that mean the same."""
 
 import httpx
+import openai
 import pytest
 
 from gateway.app import Options
@@ -33,6 +34,36 @@ async def test_a_model_s_name_may_have_slashes(backend):
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
         answer = await http.get("/v1/models//models/m")
     assert (answer.status_code, answer.json()["id"]) == (200, "/models/m")
+
+
+@pytest.mark.parametrize("options", [{}, {"azure_deployment": "m"}])
+async def test_azures_client(gateway, options):
+    fields = {"azure_endpoint": gateway.url, "api_key": "none", "api_version": "2025-04-01-preview"}
+    async with openai.AsyncAzureOpenAI(**fields, **options) as client:
+        model = "gpt-4o" if options else "m"
+        messages = [{"role": "user", "content": "A fox?"}]
+        answer = await client.chat.completions.create(model=model, messages=messages, max_tokens=1)
+        assert (answer.model, answer.choices[0].message.content) == ("m", "Once")
+        answer = await client.completions.create(model=model, prompt="A", max_tokens=1)
+        assert (answer.model, answer.choices[0].text) == ("m", "Once")
+        assert (await client.embeddings.create(model=model, input="A")).model == "m"
+        if not options:
+            assert (await client.responses.create(model="m", input="A")).output_text
+            assert [model.id async for model in await client.models.list()] == ["m"]
+
+
+async def test_the_model_of_azures_path(backend):
+    app = app_of(backend, options=Options(aliases={"models/m": "m"}))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http:
+        for path, status in (("models/m", 200), ("models%2Fm", 200), ("n", 404)):
+            answer = await http.post(
+                f"/openai/deployments/{path}/completions", json={"model": "m", "prompt": "A"}
+            )
+            assert answer.status_code == status, path
+        assert answer.json()["error"]["code"] == "model_not_found"
+        assert (await http.post("/openai/v1/completions", json={"prompt": "A"})).json()["model"] == "m"
+        for path in ("/openai", "/openai/deployments/m", "/openai/deployments/m/audio"):
+            assert (await http.post(path, json={})).status_code == 404
 
 
 async def test_the_page_is_still_there(gateway):
