@@ -175,6 +175,7 @@ class AnswerMessage(AnswerPart):
     tool_calls: list[MadeCall | MadeCustomCall] = Field(
         [], description="Calls of the functions that were offered."
     )
+    function_call: FunctionCall | None = Field(None, description="The call of one of the `functions`.")
 
 
 class ChatChoice(AnswerPart):
@@ -183,7 +184,7 @@ class ChatChoice(AnswerPart):
     index: int
     message: AnswerMessage
     logprobs: ChatLogprobs | None
-    finish_reason: Literal["stop", "length", "tool_calls"]
+    finish_reason: Literal["stop", "length", "tool_calls", "function_call"]
     stop_reason: StopReason
     token_ids: list[int] = Field([], description="With `return_token_ids`.")
 
@@ -223,6 +224,7 @@ class MessageDelta(AnswerPart):
     tool_calls: list[PieceOfCall | PieceOfCustomCall] = Field(
         [], description="Calls of the functions that were offered."
     )
+    function_call: FunctionCall | None = Field(None, description="The call of one of the `functions`.")
 
 
 class ChatPiece(AnswerPart):
@@ -231,7 +233,7 @@ class ChatPiece(AnswerPart):
     index: int
     delta: MessageDelta
     logprobs: ChatLogprobs | None
-    finish_reason: Literal["stop", "length", "tool_calls"] | None = Field(
+    finish_reason: Literal["stop", "length", "tool_calls", "function_call"] | None = Field(
         description="Not null in the last piece."
     )
     stop_reason: StopReason = None

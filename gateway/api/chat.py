@@ -76,7 +76,7 @@ class ChatAnswer(Answer):
         if pieces.content:
             deltas.append({"content": pieces.content})
         for call in parts.calls[number:]:
-            deltas.append({"tool_calls": [{"index": number, **self._call(index, number, call)}]})
+            deltas.append(self._told([{"index": number, **self._call(index, number, call)}]))
             number += 1
         if not deltas and delta.token_ids and not self._plain:
             deltas.append({"content": ""})
@@ -109,7 +109,12 @@ class ChatAnswer(Answer):
     def _reason(self, index: int, reason: str | None) -> str | None:
         """Of an answer that is the very call which the client has named, it is `stop`, as OpenAI's."""
         called = self._parts and self._parts[index].calls and not named(self._body.tool_choice)
-        return "tool_calls" if reason == "stop" and called else reason
+        calls = "function_call" if self._body.functions else "tool_calls"
+        return calls if reason == "stop" and called else reason
+
+    def _told(self, calls: list[Json]) -> Json:
+        """The field of a message that has these calls: one call, for who offers `functions`."""
+        return {"function_call": calls[0]["function"]} if self._body.functions else {"tool_calls": calls}
 
     def _call(self, index: int, number: int, call: Call) -> Json:
         # Nine characters of this alphabet, as some models' templates demand when the call is sent back.
@@ -187,7 +192,7 @@ class ChatAnswer(Answer):
             if parts.calls:
                 calls = enumerate(parts.calls)
                 message["content"] = message["content"] or None
-                message["tool_calls"] = [self._call(choice.index, number, call) for number, call in calls]
+                message |= self._told([self._call(choice.index, number, call) for number, call in calls])
         return message
 
     def _logprobs(self, index: int, delta: TextDelta) -> Json:

@@ -1,8 +1,8 @@
 """What clients may ask of /v1/chat/completions."""
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, ValidationInfo, model_validator
+from pydantic import Field, ValidationInfo, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from gateway.api.fields import (
@@ -16,15 +16,18 @@ from gateway.api.fields import (
     Text,
     Unsupported,
     alternatives,
+    at_most,
     declared,
 )
 from gateway.api.generation_schema import GenerationBody
 from gateway.api.images import has_image, image_as_text
+from gateway.api.old_functions import with_calls, with_tools
 from gateway.api.request_schema import BodyPart
 from gateway.api.results import readable
 from gateway.api.tools import (
     MAX_CALLS,
     MAX_ID,
+    MAX_TOOLS,
     ToolCall,
     ToolChoice,
     Tools,
@@ -63,6 +66,7 @@ class Message(BodyPart):
             return value
         if info.context is None and len(value) > MAX_MESSAGE_FIELDS:
             raise PydanticCustomError("too_long", "A message has too many fields")
+        value = with_calls(value)
         fields = {
             key: part
             for key, part in value.items()
@@ -88,13 +92,19 @@ class Prediction(BodyPart):
     content: Text
 
 
+_FUNCTION_CALL = {
+    "anyOf": [
+        {"enum": ["none", "auto"]},
+        {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},
+    ]
+}
+
+
 class ChatBody(GenerationBody):
     """POST /v1/chat/completions."""
 
     neutral: ClassVar[dict[str, tuple[object, ...]]] = {
         **GenerationBody.neutral,
-        "functions": ([],),
-        "function_call": ("none", "auto"),
         "modalities": (["text"],),
         "audio": (),
         "web_search_options": (),
@@ -115,6 +125,12 @@ class ChatBody(GenerationBody):
         description="`none` hides the functions from the model. `required` or a function's name demands one.",
     )
     parallel_tool_calls: bool = Field(True, description="With `false` an answer has one call at most.")
+    functions: Annotated[list[Any], Field(max_length=MAX_TOOLS), at_most(MAX_TOOLS)] = Field(
+        default_factory=list, description="An older form of `tools`. A call is then `function_call`."
+    )
+    function_call: Annotated[Any, WithJsonSchema(_FUNCTION_CALL)] = Field(
+        None, description="The same of `tool_choice`, with `functions`."
+    )
     reasoning_effort: str = Field(
         "",
         max_length=64,
@@ -142,6 +158,11 @@ class ChatBody(GenerationBody):
     max_completion_tokens: int | None = declared("max_tokens")
     logprobs: bool = False
     top_logprobs: int | None = declared("logprobs")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_tools(cls, value: object) -> object:
+        return with_tools(value) if isinstance(value, dict) else value
 
     @model_validator(mode="after")
     def _consistent(self) -> "ChatBody":

@@ -203,7 +203,9 @@ BAD_CHATS = [
     ({"tool_choice": "sometimes"}, "tool_choice", "invalid_value"),
     ({"tool_choice": 5}, "tool_choice", "invalid_value"),
     ({"parallel_tool_calls": "no"}, "parallel_tool_calls", "invalid_type"),
-    ({"functions": [{}]}, "functions", "unsupported_parameter"),
+    ({"functions": [{}]}, "tools[0].function", "invalid_value"),
+    ({"functions": {}}, "functions", "invalid_type"),
+    ({"functions": [{"name": "f"}], "function_call": "maybe"}, "tool_choice", "invalid_value"),
     ({"response_format": {"type": "xml"}}, "response_format.type", "invalid_value"),
     ({"modalities": ["text", "audio"]}, "modalities", "unsupported_parameter"),
     ({"audio": {"voice": "a"}}, "audio", "unsupported_parameter"),
@@ -256,7 +258,8 @@ async def test_bad_body(refusing, body):
     [
         (["Hi"], "'messages[0]': input should be an object."),
         ([], "'messages': list should have at least 1 item, not 0."),
-        ([{"role": "assistant", "function_call": {"name": "f"}}], "'messages[0].function_call' is not"),
+        ([{"role": "assistant", "function_call": {}}], "'messages[0].function_call' is not"),
+        ([{"role": "assistant", "function_call": {"name": 5}}], "'messages[0].function_call' is not"),
     ],
 )
 async def test_errors_are_about_json_and_not_about_python(refusing, messages, said):

@@ -199,7 +199,7 @@ async def test_null_stands_for_the_default_of_what_is_not_required(document):
 
 async def test_what_is_not_supported_is_named_with_what_changes_nothing(document):
     fields = document["components"]["schemas"]["ChatBody"]["properties"]
-    assert fields["functions"]["enum"] == [[], None]
+    assert fields["logits_processors"]["enum"] == [[], None]
     assert "metadata" in fields
 
 
