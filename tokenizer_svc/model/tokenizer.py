@@ -133,6 +133,15 @@ class TextModel:
         ids: list[int] = self._encode_safely(text, special).ids
         return ids
 
+    def encode_each(self, texts: list[str]) -> list[list[int]]:
+        """The tokens of each text, without special ones. Raises `PanicError`."""
+        try:
+            with no_panic():
+                return [one.ids for one in self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+        except PanicError:
+            self._end_unless_it_works()
+            raise
+
     def begin_tokens(self) -> list[int]:
         """The tokens with which the tokenizer begins a text."""
         ids: list[int] = self._around(_PLACES[:1]).ids

@@ -43,18 +43,18 @@ def _files(model: TextModel, layout: Infilling, gap: Infill) -> Iterator[int]:
 def _text(model: TextModel, layout: Infilling, text: str, begins: bool = True) -> list[int]:
     """A client's text as tokens. `begins`: the tokenizer may begin it with a space of its own."""
     first, *rest = layout.parts(text)
-    tokens = model.encode(first, special=False) if begins else _within(model, first)
-    for part in rest:
-        tokens += _within(model, part)
-    return tokens
+    if begins:
+        return [*model.encode(first, special=False), *_within(model, rest)]
+    return _within(model, [first, *rest])
 
 
-def _within(model: TextModel, text: str) -> list[int]:
-    """The tokens of a text that does not begin with a space of the tokenizer's own."""
+def _within(model: TextModel, parts: list[str]) -> list[int]:
+    """The tokens of texts that do not begin with a space of the tokenizer's own."""
     before = model.encode(_BEFORE, special=False)
     if not (model.tokenizer.id_to_token(before[0]) or "").startswith("▁"):
-        return model.encode(text, special=False)
-    tokens = model.encode(_BEFORE + text, special=False)
-    if tokens[: len(before)] != before:
-        return model.encode(text, special=False)
-    return tokens[len(before) :]
+        return [token for tokens in model.encode_each(parts) for token in tokens]
+    found: list[int] = []
+    for part, tokens in zip(parts, model.encode_each([_BEFORE + part for part in parts]), strict=True):
+        apart = tokens[: len(before)] == before
+        found += tokens[len(before) :] if apart else model.encode(part, special=False)
+    return found
