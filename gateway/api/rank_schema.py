@@ -134,8 +134,9 @@ class TextsBody(RerankBody):
     def _by_the_names_here(cls, value: object) -> object:
         if not (isinstance(value, dict) and "texts" in value):
             return value
-        fields = {**value, "use_activation": value.get("raw_scores") is not True}
-        return fields | ({"truncate_prompt_tokens": -1} if value.get("truncate") is True else {})
+        raw = {"use_activation": False} if value.get("raw_scores") is True else {}
+        cut = {"truncate_prompt_tokens": -1} if value.get("truncate") is True else {}
+        return value | raw | cut
 
     @model_validator(mode="after")
     def _one_of_both(self) -> "TextsBody":

@@ -10,6 +10,7 @@ import pytest
 
 from gateway.api.background import ENDED
 from gateway.api.responses_answer_schema import RESPONSE_EVENTS, ResponseAnswer
+from gateway.api.responses_schema import OPAQUE
 from gateway.behalf import Behalf
 from gateway.http import sse
 from gateway.jobs.background import MOST_TAKES
@@ -187,7 +188,8 @@ async def test_another_gateway_goes_on_where_one_has_died(fleet, pieces, size):
     """The texts come in other pieces than before. Nothing comes twice, and nothing is missing."""
     fleet.tokenizer.generate, stopped = stops_after(WHOLE, pieces)
     first = await fleet.start()
-    made = await first.client.responses.create(**ASK, tools=TOOLS)
+    thoughts = {"reasoning": {"summary": "auto"}, "include": [OPAQUE]}
+    made = await first.client.responses.create(**ASK, **thoughts, tools=TOOLS)
     following = asyncio.create_task(followed(first, made.id))
     await stopped.wait()
     fleet.tokenizer.generate = says(WHOLE, size)
@@ -197,7 +199,9 @@ async def test_another_gateway_goes_on_where_one_has_died(fleet, pieces, size):
     events = await following
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     assert events[-1]["type"] == "response.completed"
-    assert put_together(deepcopy(events)) == events[-1]["response"]["output"]
+    output = events[-1]["response"]["output"]
+    assert put_together(deepcopy(events)) == output
+    assert (output[0]["summary"][0]["text"], bool(output[0]["encrypted_content"])) == ("Where?", True)
     kinds = [event["type"] for event in events]
     assert kinds.count("response.created") == kinds.count("response.in_progress") == 1
     assert len(fleet.tokenizer.requests) == 2
