@@ -76,6 +76,8 @@ class Node:
         self._leases = LeaseReader()
         self._foreign = Recent()
         self._progress = asyncio.Event()
+        self._empty_reads = 0
+        """Reads of the inbox that have found nothing."""
         self.measure_wait: Callable[[Server, float], None] = _not_measured
         """Is called with each call that comes to a server, and the seconds that it lay at the door."""
 
@@ -257,6 +259,7 @@ class Node:
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             frames = 0
+            self._empty_reads += not entries
             for received in entries:
                 frames += self._receive(received)
                 self._read = received.id
@@ -306,7 +309,9 @@ class Node:
     async def caught_up(self) -> None:
         """See `Watched`."""
         tail = _number(await self.link.tail())
-        while _number(self._read) < tail:
+        # The newest entry may be deleted before it is read. The second read has begun after `tail`.
+        empty = self._empty_reads + 2
+        while _number(self._read) < tail and self._empty_reads < empty:
             self._progress.clear()
             await self._progress.wait()
 
@@ -336,10 +341,10 @@ class Node:
         # One that has another epoch lives: it was silent for longer than its lease.
         outside = "killed" if killed else "silent" if epoch is not None else ""
         for call in list(self._calling.values()):
-            if call.server == process_id and call.server_epoch != epoch:
+            if call.server == process_id and (epoch is None or call.server_epoch < epoch):
                 call.lost(outside)
         for served in list(self.serving.values()):
-            if served.client == process_id and served.client_epoch != epoch:
+            if served.client == process_id and (epoch is None or served.client_epoch < epoch):
                 served.drop()
 
     def served(self, doors: set[str]) -> None:

@@ -130,15 +130,16 @@ class Connection(asyncio.Protocol):
         commands: list[Command] = [("PING",), ("CLIENT", "ID"), ("INFO", "server"), ("INFO", "replication")]
         if database := where.get("db"):
             commands.append(("SELECT", database))
-        if password := where.get("password"):
-            user = where.get("username")
-            commands.insert(0, ("AUTH", user, password) if user else ("AUTH", password))
+        user, password = where.get("username"), where.get("password") or ""
+        known: list[Command] = []
+        if user or password:  # a user may have no password
+            known = [("AUTH", user, password) if user else ("AUTH", password)]
         try:
-            replies = await self.execute(commands)
+            replies = await self.execute(known + commands)
         except BaseException:
             self.close()
             raise
-        self.client_id, *infos = replies[2 if password else 1 :]
+        self.client_id, *infos = replies[len(known) + 1 :]
         lines = b"\r\n".join(infos[:2]).split(b"\r\n")
         self.cluster = not {b"redis_mode:cluster", b"server_mode:cluster"}.isdisjoint(lines)  # Redis, Valkey
         self.history = b" ".join(line for line in lines if line.startswith((b"run_id:", b"master_replid:")))

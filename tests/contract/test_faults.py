@@ -12,7 +12,7 @@ import redis.asyncio
 from grpc.aio import AioRpcError
 
 from ops.launcher.redis_server import RedisServer
-from proto.rpc import Node, RedisBus
+from proto.rpc import Node, RedisBus, redis_bus
 from proto.rpc.bus import door_of
 from proto.rpc.errors import BusAway
 from proto.wire_pb2 import Entry, Kind
@@ -187,6 +187,22 @@ async def test_fail_fast_while_the_bus_is_away(
     waiting = pair.stub.Unary(echo.Text(text="x"), wait_for_ready=True)
     pair.client_faults.reconnect()
     assert (await waiting).text == "x"
+
+
+async def test_an_entry_that_is_deleted_before_it_is_read_is_not_waited_for(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if world.redis is None:
+        pytest.skip("nothing is deleted in memory")
+    monkeypatch.setattr(redis_bus, "BLOCK_SECONDS", 1)
+    node = await world.node("client")
+
+    async def deleted() -> str:
+        return "9999999999999-0"
+
+    node.link.tail = deleted  # type: ignore[method-assign]
+    async with asyncio.timeout(LIMIT):
+        await node.caught_up()
 
 
 # --- a Redis that dies ---

@@ -236,6 +236,31 @@ async def test_an_inbox_that_is_made_anew_may_count_from_lower_ids(
         assert (await pair.stub.Unary(echo.Text(text="x"), wait_for_ready=True)).text == "x"
 
 
+@pytest.mark.parametrize("late", ["client", "server"])
+async def test_a_lease_that_was_read_before_its_process_fenced_itself_ends_no_later_call(
+    pair: SimpleNamespace, world: Any, echo: SimpleNamespace, servicer: Any, until: Any, late: str
+) -> None:
+    """Who looks at leases reads its inbox before it judges, and calls of the newer epoch may be there."""
+    reader, other = (pair.client, pair.server) if late == "client" else (pair.server, pair.client)
+    await world.drop_lease(other.id)
+    await until(lambda: other.epoch == 2, "a new epoch")
+    looks, leases = 0, reader.link.leases
+
+    async def older(process_ids: Any = None) -> Any:
+        nonlocal looks
+        looks += 1
+        found = await leases(process_ids)
+        return {one: value.replace(b'"epoch": 2', b'"epoch": 1') for one, value in found.items()}
+
+    reader.link.leases = older
+    call = pair.stub.Unary(echo.Text(text="wait"), wait_for_ready=True)
+    await servicer.started.wait()
+    looked = looks
+    await until(lambda: looks > looked + 2, "it looks at the lease")
+    servicer.go.set()
+    assert (await call).text == "wait"
+
+
 async def queued(world: Any) -> bool:
     return await world.length(door_of("contract.Echo")) == 1
 

@@ -12,8 +12,9 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 
+from ops.launcher.acl import HEALTH
 from ops.launcher.leases import Leases
-from ops.launcher.redis_server import RedisServer
+from ops.launcher.redis_server import RedisServer, free_port
 from ops.runtime.health import RedisProblem, Unwell, check
 from ops.runtime.settings import ProcessSettings
 from proto.rpc import BusAway, Node, RedisBus, resp
@@ -257,3 +258,11 @@ async def test_a_long_reply_that_stops_coming_is_lost() -> None:
     with pytest.raises(BusAway, match="lost"):
         await reading
     assert asyncio.get_running_loop().time() < 5 * COMING_SECONDS
+
+
+async def test_a_user_may_have_no_password() -> None:
+    users = f"user default off\nuser anyone on nopass ~* &* +@all\n{HEALTH}\n"
+    with RedisServer(users=users, port=free_port()) as server:
+        connection = await Connection.open(f"redis://anyone@127.0.0.1:{server.port}")
+        assert await connection.execute([("ACL", "WHOAMI")]) == [b"anyone"]
+        connection.close()
