@@ -5,7 +5,8 @@
 
 A string that is too large is dropped while it comes, and an error takes its place in the reply. So is a list
 within a reply, such as an entry's fields, if it has too many elements. If all replies of a pipeline are too
-large together, strings of more than 64 KiB are dropped too (`LATER`): they are read again.
+large together, strings of more than 64 KiB are dropped too (`LATER`): they are read again. Beyond twice that
+bound all are dropped but those of a few bytes, such as entries' ids.
 
 Almost all that comes from the socket ends with the last byte of the last reply that is awaited. Then nothing
 is looked at here. Only if it ends before that, its headers are read.
@@ -20,7 +21,9 @@ from proto.rpc.bus import MAX_ENTRY_BYTES
 MAX_HELD = 64 * 2**20
 """Bytes of strings in the replies of one pipeline, above which strings of more than `SMALL` wait."""
 SMALL = 64 * 2**10
-MAX_ELEMENTS = 2**16
+TINY = 64
+"""Bytes of strings that are held in any case."""
+MAX_ELEMENTS = 2**10
 """Elements of a list within a reply."""
 TOO_LARGE, LATER, TOO_MANY = "TOOLARGE", "LATER", "TOOMANY"
 
@@ -136,7 +139,8 @@ class BoundedReader:
         if kind == _STRING:
             if number > MAX_ENTRY_BYTES:
                 return TOO_LARGE
-            if number > SMALL and self.held + number > MAX_HELD:
+            beyond = self.held + number - MAX_HELD
+            if (number > SMALL and beyond > 0) or (number > TINY and beyond > MAX_HELD):
                 return LATER
             self.held += number
         elif kind == _LIST and number > MAX_ELEMENTS and not whole:

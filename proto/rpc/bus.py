@@ -20,6 +20,9 @@ MAX_REASON = 500
 """Characters of the reason."""
 MAX_ENTRY_BYTES = 16 * 2**20
 """An entry larger than this is not read. Entries that `Outbox` writes have half of it at most."""
+MAX_DELIVERIES = 3
+"""Processes that an unaccepted call is given to. The first may have ended for the sake of another call, which
+it had taken along with this one; each of the others had taken this one alone."""
 START = "0-0"
 """Below every entry's id."""
 GIVEN_BACK = "given-back"
@@ -50,7 +53,8 @@ class Received(NamedTuple):
 
     id: str
     payload: bytes | None
-    """None if the entry does not have exactly the field that our entries have, or is too large."""
+    """None if the entry does not have exactly the field that our entries have, is too large, or was given to
+    too many processes."""
     deliveries: int = 1
     """Processes that a call at a door was given to so far, this one included."""
     size: int = 0
@@ -149,7 +153,7 @@ class Link(Protocol):
         """Let a `take` that waits return."""
 
     async def pending(self, door: str) -> Sequence[Received]:
-        """Calls that this process has taken and not settled."""
+        """Calls that this process has taken and not settled. Payloads are left out as by `adopt`."""
         ...
 
     async def look(self, door: str) -> DoorState:
@@ -167,7 +171,8 @@ class Link(Protocol):
         """Take over a call that was given back, or is pending for a process without a lease.
 
         `of_the_dead`: whether the latter count, too. None if there is none. One at a time, and its
-        `deliveries` are one more. Removes processes without a lease and without calls from the door's list.
+        `deliveries` are one more; beyond `MAX_DELIVERIES` it has no payload: reading it may end this process,
+        too. Removes processes without a lease and without calls from the door's list.
         """
         ...
 

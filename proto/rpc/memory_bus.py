@@ -7,7 +7,16 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from proto.rpc.bus import DEAD_LETTERS, GIVEN_BACK, MAX_ENTRY_BYTES, Batch, DoorState, Received, inbox_of
+from proto.rpc.bus import (
+    DEAD_LETTERS,
+    GIVEN_BACK,
+    MAX_DELIVERIES,
+    MAX_ENTRY_BYTES,
+    Batch,
+    DoorState,
+    Received,
+    inbox_of,
+)
 
 Id = tuple[int, int]
 
@@ -168,7 +177,8 @@ class MemoryLink:
         return None
 
     def _received(self, stream: Stream, entry: Id) -> Received:
-        return _received(entry, stream.entries[entry], stream.deliveries[entry])
+        deliveries = stream.deliveries[entry]
+        return _received(entry, stream.entries[entry] if deliveries <= MAX_DELIVERIES else None, deliveries)
 
     def clock(self) -> float:
         """See `Link.clock`."""

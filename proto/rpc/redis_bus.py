@@ -29,6 +29,7 @@ from proto.rpc.bus import (
     DEAD_LETTERS,
     DEAD_LETTERS_KEPT,
     GIVEN_BACK,
+    MAX_DELIVERIES,
     Batch,
     DoorState,
     Received,
@@ -247,14 +248,16 @@ class RedisLink:
                 raise
             await self.join(door)
             return []
+        unread = [Received(row[0].decode(), None, row[3]) for row in rows if row[3] > MAX_DELIVERIES]
+        rows = [row for row in rows if row[3] <= MAX_DELIVERIES]
         if not rows:
-            return []
+            return unread
         found = await self._control.execute(*(("XRANGE", key, row[0], row[0]) for row in rows))
         gone = [row[0] for row, entries in zip(rows, found, strict=True) if not entries]
         if gone:  # withdrawn while they were pending: nothing to do any more
             await self._control.execute(("XACK", key, GROUP, *gone))
         rest = [(*entries[0], row[3]) for row, entries in zip(rows, found, strict=True) if entries]
-        return list(filter(is_here, itertools.starmap(entry_of, rest)))
+        return [*unread, *filter(is_here, itertools.starmap(entry_of, rest))]
 
     async def look(self, door: str) -> DoorState:
         """See `Link.look`."""
@@ -270,7 +273,7 @@ class RedisLink:
 
     async def adopt(self, door: str, of_the_dead: bool) -> Received | None:
         """See `Link.adopt`."""
-        arguments = (GROUP, self._id, f"{self._prefix}alive:", GIVEN_BACK, int(of_the_dead))
+        arguments = (GROUP, self._id, f"{self._prefix}alive:", GIVEN_BACK, int(of_the_dead), MAX_DELIVERIES)
         (found,) = await self._control.execute(("EVAL", ADOPT, 1, self._prefix + door, *arguments))
         adopted = entry_of(*found) if found else None
         return adopted if adopted is not None and is_here(adopted) else None

@@ -32,7 +32,8 @@ end
 
 # Takes over an entry that was given back, or is pending for a consumer without a lease, and removes
 # consumers that have neither a lease nor an entry. Atomic, so that a consumer which comes back at this very
-# moment loses nothing. Returns the entry's id, its fields, and the number of consumers that it was given to.
+# moment loses nothing. Returns the entry's id, its fields, and the number of consumers that it was given to. If
+# they are too many, their end may come from reading the fields, which are left out.
 ADOPT = """
 for _, row in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
   local consumer = {}
@@ -47,7 +48,7 @@ for _, row in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
       local entry = redis.call('XRANGE', KEYS[1], id, id)[1]
       if entry then
         redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, id, 'RETRYCOUNT', deliveries, 'JUSTID')
-        return {id, entry[2], deliveries}
+        return {id, deliveries <= tonumber(ARGV[6]) and entry[2], deliveries}
       end
       redis.call('XACK', KEYS[1], ARGV[1], id)
       item = redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', 1, name)[1]

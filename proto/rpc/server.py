@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 import grpc
 
-from proto.rpc.bus import Letter, Link, Received, door_of, milliseconds_of
+from proto.rpc.bus import MAX_DELIVERIES, Letter, Link, Received, door_of, milliseconds_of
 from proto.rpc.call import Status
 from proto.rpc.errors import BusAway, MalformedEntry
 from proto.rpc.frames import Metadata, decode_opening, from_pairs
@@ -28,9 +28,6 @@ REFUSED = Status(
     "this request was ended: one process after the other has died while serving it",
 )
 STOPPING = Status(grpc.StatusCode.UNAVAILABLE, "the server is stopping", ((OUTSIDE, "stopped"),))
-MAX_DELIVERIES = 3
-"""Processes that an unaccepted call is given to. The first may have ended for the sake of another call, which
-it had taken along with this one; each of the others had taken this one alone."""
 UNIMPLEMENTED = Status(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
 
 

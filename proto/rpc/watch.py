@@ -39,7 +39,9 @@ class Watched(Protocol):
         """Return once all that is in the inbox now has been read. Raises `BusAway`."""
 
     def peer_is(self, process_id: str, epoch: int | None, killed: bool = False) -> None:
-        """A peer's lease says `epoch`, which ends calls of older ones; None: it has none. `killed`: from outside, as its launcher saw."""
+        """A peer's lease says `epoch`, which ends calls of older ones; None: it has none.
+
+        `killed`: from outside, as its launcher saw."""
 
     def served(self, doors: set[str]) -> None:
         """The doors that a living process serves."""

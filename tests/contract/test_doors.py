@@ -752,11 +752,17 @@ async def test_an_entry_that_ends_its_readers_is_a_dead_letter_and_those_beside_
     for name, deliveries in (("dead-8", 2), ("dead-7", 3)):
         (taken,) = await dies_with(world, name, 1)
         assert (b"killer" in taken.payload, taken.deliveries) == (True, deliveries)
+    link = await world.replica("dead-6", DOOR)
+    unread = await link.adopt(DOOR, of_the_dead=True)
+    assert (unread.payload, unread.deliveries) == (None, 4), "reading it has ended three"
+    assert await link.pending(DOOR) == [unread]
+    await link.close(goodbye=False)
+    await world.drop_lease("dead-6")
     await world.serve(await world.node("server"), servicer, echo.add_EchoServicer_to_server)
     async with asyncio.timeout(LIMIT):
         assert [(await other).text for other in others] == ["x"] * 3
     await until(lambda: buried(world, 1), "it is not read a fourth time")
-    assert "3 processes ended" in (await world.dead_letters())[0]
+    assert "4 processes ended" in (await world.dead_letters())[0]
     await until(lambda: empty(world), "nothing is left at the door")
     assert servicer.calls == 3
     error = await error_of(killer)

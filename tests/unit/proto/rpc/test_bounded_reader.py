@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from proto.rpc import bounded_reader
 from proto.rpc.bounded_reader import LATER, TOO_LARGE, TOO_MANY, BoundedReader, size_of
 
-LIMIT, HELD, SMALL, ELEMENTS = 100, 400, 50, 20
+LIMIT, HELD, SMALL, TINY, ELEMENTS = 100, 400, 50, 10, 20
 
 
 @pytest.fixture(autouse=True)
@@ -18,6 +18,7 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounded_reader, "MAX_ENTRY_BYTES", LIMIT)
     monkeypatch.setattr(bounded_reader, "MAX_HELD", HELD)
     monkeypatch.setattr(bounded_reader, "SMALL", SMALL)
+    monkeypatch.setattr(bounded_reader, "TINY", TINY)
     monkeypatch.setattr(bounded_reader, "MAX_ELEMENTS", ELEMENTS)
 
 
@@ -131,6 +132,17 @@ def test_what_is_too_much_together_is_read_later() -> None:
     assert len(sizes) > 990
     reader.held = 0  # the next pipeline
     assert read(reader, [entries[999]], [16])[0] == [entries[999]]
+
+
+def test_of_very_much_that_is_small_no_more_is_held() -> None:
+    """As of an entry that has a thousand fields of 64 KiB."""
+    entries = [[b"%d-0" % number, [b"f", b"x" * 40] * 9] for number in range(50)]
+    reader = BoundedReader()
+    found, _ = read(reader, [entries], [16])
+    held = [len(one) for _, fields in found[0] for one in fields if isinstance(one, bytes)]
+    assert 2 * HELD - 40 < sum(held) <= 2 * HELD + 50 * 9
+    assert [entry_id for entry_id, _ in found[0]] == [entry_id for entry_id, _ in entries]
+    assert [fields for _, fields in found[0][:2]] == [fields for _, fields in entries[:2]]
 
 
 def test_only_errors_of_this_reader_have_a_size() -> None:
