@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, Self
 
-from proto.rpc.errors import MalformedEntry
+from proto.rpc.errors import BusAway, MalformedEntry
 from proto.rpc.protocol import FIRST, PROTOCOL
 
 DEAD_LETTERS = "dead-letters"
@@ -104,20 +104,34 @@ class Batch:
     opens: Sequence[tuple[str, bytes]] = ()
     """Beginnings of calls: (door, payload)."""
     entries: Sequence[tuple[str, bytes]] = ()
-    """(process id, payload) for that process's inbox; dropped if there is no such inbox any more."""
+    """(process id, payload) for that process's inbox, one for each process; dropped if there is no such inbox
+    any more."""
     settled: Sequence[tuple[str, str]] = ()
     """(door, entry id): accepted, refused or withdrawn. Pending no more, and gone from the stream."""
     letters: Sequence[Letter] = ()
 
 
+class Refused(BusAway):
+    """The bus has refused a part of a batch, as when it is full."""
+
+    def __init__(self, reason: str, rest: Batch) -> None:
+        """`rest`: what is still to be published, under the same number."""
+        super().__init__(reason)
+        self.rest = rest
+
+
 class Link(Protocol):
     """One process's connection to the bus. Methods raise `BusAway` unless their docstring says otherwise."""
 
-    async def publish(self, batch: Batch, again: bool = False) -> Sequence[str]:
+    async def publish(self, batch: Batch, again: bool = False) -> Sequence[str | None]:
         """Write a batch; returns the ids of its `opens`, or nothing if the ids are no longer known.
 
-        After `BusAway` it is unknown whether the batch took effect: publish it `again`, before any other
-        batch. Then an entry may be in an inbox twice, but no call is at its door twice.
+        None stands for one that the bus will never take. Entries that it will never take are dropped.
+
+        After `BusAway` it is unknown whether the batch took effect: publish it `again`, or what `Refused` has
+        left of it, before any other entries and calls. It may have fewer `opens`, if some are not wanted any
+        more, and more that is `settled`. Then an entry may be in an inbox twice, but no call is at its door
+        twice.
         """
         ...
 

@@ -152,6 +152,14 @@ class ClientCall:
         if self.status is not None and self.server is None:
             self._withdraw()
 
+    def refused(self) -> None:
+        """See `Opener`."""
+        self.end(Status(grpc.StatusCode.UNAVAILABLE, f"Redis lets this process make no calls at {self.door}"))
+
+    def wanted(self) -> bool:
+        """See `Opener`."""
+        return self.status is None
+
     def _withdraw(self) -> None:
         if self.entry_id:
             self._outbox.settle(self.door, self.entry_id)

@@ -126,6 +126,8 @@ class LeaseKeeper:
         self._writing = asyncio.Lock()
         self._hurry = asyncio.Event()
         self._is_away = self._ended = False
+        self._fenced = False
+        """Whether the lease was lost and is not taken anew."""
         self._failed = 0.0
         self._trusted_from = 0.0
         self._held_until = 0.0
@@ -164,27 +166,24 @@ class LeaseKeeper:
         self._ended = True
 
     async def renew(self) -> None:
-        """Renew the lease, with its info as it is now; fence first if it was lost. Raises `BusAway`."""
+        """Renew the lease, with its info as it is now; fence once if it was lost. Raises `BusAway`."""
         async with self._writing:
             if self._ended:
                 return
             asked = time.monotonic()
             try:
                 if not await self._link.renew_lease(self._value(), self._seconds):
-                    log.warning("lost the lease: all calls are dropped")
-                    self._fence()
-                    self.epoch += 1
+                    if not self._fenced:
+                        log.warning("lost the lease: all calls are dropped")
+                        self._fence()
+                        self.epoch += 1
+                        self._fenced = True
                     await self._link.take_lease(self._value(), self._seconds)
+                self._fenced = False
                 self._held_until = asked + self._seconds
-                await self._link.enlist()
             except BusAway as error:
                 self.away(error)
                 raise
-            # It is back when nothing has failed for a while, whoever tried it.
-            if self._is_away and asked - self._failed > 2 * RETRY_SECONDS:
-                log.warning("the bus is back")
-                self._is_away = False
-                self._trusted_from = self._loop.time() + self._seconds
 
     async def keep(self, before: Callable[[], Any], renewed: Callable[[], Any]) -> None:
         """Renew for ever, and await `before()` and `renewed()` each time."""
@@ -192,17 +191,28 @@ class LeaseKeeper:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._seconds / RENEWALS):
                     await self._hurry.wait()
+            asked = time.monotonic()
             try:
                 with contextlib.suppress(BusAway):  # the renewal fails as well, or takes a new lease
                     await before()
                 await self.renew()
                 await renewed()
+                await self._link.enlist()  # comes last, because a full bus refuses it
+                self._may_be_back(asked)
             except BusAway as error:
                 self.away(error)
             if self._is_away:
                 await asyncio.sleep(RETRY_SECONDS)
             else:
                 self._hurry.clear()
+
+    def _may_be_back(self, asked: float) -> None:
+        """The bus has done all that was asked from then on."""
+        # It is back when nothing has failed for a while, whoever tried it.
+        if self._is_away and asked - self._failed > 2 * RETRY_SECONDS:
+            log.warning("the bus is back")
+            self._is_away = False
+            self._trusted_from = self._loop.time() + self._seconds
 
     def _value(self) -> bytes:
         return Lease(

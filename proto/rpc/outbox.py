@@ -6,10 +6,13 @@ meanwhile goes out together in the next one, so that a busy process sends fewer 
 """
 
 import asyncio
+import itertools
+from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
-from proto.rpc.bus import Batch, Letter, Link, inbox_of
+from proto.rpc.bus import Batch, Letter, Link, Refused, inbox_of
 from proto.rpc.errors import BusAway
 from proto.rpc.seal import Seal
 from proto.wire_pb2 import Entry, Frame, Kind
@@ -43,6 +46,13 @@ class Opener(Protocol):
     def at_door(self, entry_id: str) -> None:
         """The opening entry is at the door. `entry_id` is empty if the id is not known."""
 
+    def refused(self) -> None:
+        """The bus will never take the opening entry."""
+
+    def wanted(self) -> bool:
+        """Whether somebody still waits for the call."""
+        ...
+
 
 class Outbox:
     """Takes frames at any time; `run` sends them."""
@@ -62,7 +72,7 @@ class Outbox:
         self._entries: dict[str, Entry] = {}
         self._settled: list[tuple[str, str]] = []
         self._letters: list[Letter] = []
-        self._full: list[tuple[str, Entry]] = []
+        self._full: deque[dict[str, Entry]] = deque()
         self._frames = self._bytes = self._number = self._dropped = 0
         self._kept = 0, 0
         self._senders: list[asyncio.Future[None]] = []
@@ -142,9 +152,10 @@ class Outbox:
 
     async def _send(self) -> None:
         self._has_work.clear()
-        openers = list(self._openings)
-        senders, self._senders = self._senders, []
-        batch = self._collect()
+        openers, batch = self._collect()
+        senders = []
+        if not self._has_work.is_set():
+            senders, self._senders = self._senders, []
         again, dropped = False, self._dropped
         while dropped == self._dropped:
             try:
@@ -153,36 +164,73 @@ class Outbox:
                 again = True
                 self._away(error)
                 await asyncio.sleep(RETRY_SECONDS)
+                batch = self._lightened(batch, error, [opener.wanted() for opener in openers])
+                openers = [opener for opener in openers if opener.wanted()]
                 continue
-            for index, opener in enumerate(openers):
-                opener.at_door(ids[index] if ids else "")
+            for opener, entry_id in zip(openers, ids or [""] * len(openers), strict=True):
+                if entry_id is None:
+                    opener.refused()
+                else:
+                    opener.at_door(entry_id)
             break
         for waiting in senders:
             if not waiting.done():
                 waiting.set_result(None)
 
-    def _collect(self) -> Batch:
-        for opener in self._openings:
-            opener.departed()
+    def _lightened(self, batch: Batch, error: BusAway, wanted: list[bool]) -> Batch:
+        """A batch as it is published again: without calls that nobody wants, and with what makes room on a full
+        bus."""
+        opens = list(itertools.compress(batch.opens, wanted))
+        if not isinstance(error, Refused):
+            return replace(batch, opens=opens)
+        settled, self._settled = self._settled, []
+        return replace(error.rest, opens=opens, settled=[*error.rest.settled, *settled])
+
+    def _collect(self) -> tuple[list[Opener], Batch]:
+        """What goes out next: some `MAX_BYTES`, for a transaction needs room for all of it at once.
+
+        If there is more, there is work again.
+        """
         self._number += 1
         close = self._seal.close
+        whole = not self._full
+        entries = self._entries if whole else self._full.popleft()
+        openers, opens = self._departing() if whole else ([], [])
         batch = Batch(
             number=self._number,
-            opens=[(door, close(door, entry.SerializeToString())) for door, entry in self._openings.values()],
+            opens=opens,
             entries=[
                 (process_id, close(inbox_of(process_id), entry.SerializeToString()))
-                for process_id, entry in (*self._full, *self._entries.items())
+                for process_id, entry in entries.items()
             ],
-            settled=self._settled,
-            letters=self._letters,
+            # Calls are settled with their ACCEPT or after it.
+            settled=self._settled if whole else (),
+            letters=self._letters if whole else (),
         )
-        self._openings, self._entries, self._settled, self._letters = {}, {}, [], []
-        self._full = []
-        self._frames = self._bytes = 0
-        self._kept = 0, 0
-        self.full = False
-        self._room.set()
-        return batch
+        if whole:
+            self._entries, self._settled, self._letters = {}, [], []
+            self._frames = self._bytes = 0
+            self._kept = 0, 0
+            self.full = False
+            self._room.set()
+        if self._openings or not whole:
+            self._has_work.set()
+        return openers, batch
+
+    def _departing(self) -> tuple[list[Opener], list[tuple[str, bytes]]]:
+        """The openings that go out next. The others can still be recalled."""
+        openers, opens, size = list[Opener](), list[tuple[str, bytes]](), self._bytes
+        for opener, (door, entry) in self._openings.items():
+            payload = self._seal.close(door, entry.SerializeToString())
+            size += len(payload)
+            if opens and size > MAX_BYTES:
+                break
+            openers.append(opener)
+            opens.append((door, payload))
+        for opener in openers:
+            del self._openings[opener]
+            opener.departed()
+        return openers, opens
 
     def _entry(self, process_id: str, body: bytes) -> Entry:
         self._frames += 1
@@ -203,7 +251,7 @@ class Outbox:
         """
         frames, taken = self._kept
         if self._bytes - taken >= MAX_BYTES or self._frames - frames >= MAX_ENTRY_FRAMES:
-            self._full += self._entries.items()
+            self._full.append(self._entries)
             self._entries = {}
             self._kept = self._frames - 1, self._bytes - size
 

@@ -22,6 +22,8 @@ import contextlib
 import itertools
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import hiredis
 
@@ -33,12 +35,14 @@ from proto.rpc.bus import (
     Batch,
     DoorState,
     Received,
+    Refused,
     inbox_of,
 )
 from proto.rpc.errors import BusAway
 from proto.rpc.line import REPLY_SECONDS, Line
 from proto.rpc.place import TAGGED
-from proto.rpc.redis_entries import ADOPT, FIELD, GIVE_BACK, LOOK, entries_of, entry_of, is_here, text_members
+from proto.rpc.redis_entries import FIELD, entries_of, entry_of, is_here, text_members
+from proto.rpc.redis_scripts import ADOPT, GIVE_BACK, LOOK, RENEW_LEASE, TAKE_LEASE
 from proto.rpc.resp import Command, RedisReplyError, Replies
 
 log = logging.getLogger(__name__)
@@ -46,9 +50,14 @@ log = logging.getLogger(__name__)
 EVICTS = "Redis may drop leases and requests when it is full: set its maxmemory-policy to noeviction, not %s"
 GROUP = "replicas"
 BLOCK_SECONDS = 5
+FINAL = ("WRONGTYPE", "NOPERM", "ERR")
+"""Beginnings of errors that a command gets whenever it is sent. An operator has made a mistake, such as a key
+of another type, or somebody has written an entry in a name that is none."""
 READ_COUNT = 64
 """Most entries of one read: enough for a burst, few enough that readers of calls keep up in between."""
 PENDING_COUNT = 1000
+LAST_ID = f"{2**64 - 1}-{2**64 - 1}"
+"""The largest id of an entry. None of ours has it."""
 FORGOTTEN_SECONDS = 600
 """Seconds after its process's last renewal of the lease until Redis drops an inbox."""
 
@@ -79,7 +88,6 @@ class RedisLink:
         self._inbox = self._control.another()
         self._doors: dict[str, Line] = {}
         self._everyone = f"{bus.prefix}processes"
-        self._leased = b""
         self._ahead = 0.0
         """Seconds by which Redis's clock is ahead of the event loop's."""
 
@@ -98,46 +106,55 @@ class RedisLink:
 
     # --- writing ---
 
-    async def publish(self, batch: Batch, again: bool = False) -> Sequence[str]:
+    async def publish(self, batch: Batch, again: bool = False) -> Sequence[str | None]:
         """See `Link.publish`."""
-        if again and batch.opens:
+        if batch.opens:
+            return await self._open(batch, again)
+        connection = self._control.here() or await self._control.get()
+        replies = await connection.send(self._commands(batch))
+        if any(refused := list(map(_passes, replies))):
+            entries, settled = len(batch.entries), len(batch.entries) + 2 * len(batch.settled)
+            rest = Batch(
+                batch.number,
+                entries=list(itertools.compress(batch.entries, refused)),
+                settled=list(itertools.compress(batch.settled, refused[entries:settled:2])),
+                letters=list(itertools.compress(batch.letters, refused[settled:])),
+            )
+            raise self._refused(replies, rest)
+        return ()
+
+    async def _open(self, batch: Batch, again: bool) -> Sequence[str | None]:
+        """A batch that opens calls is a transaction: its number is there if and only if the calls are."""
+        if again:
             (sent,) = await self._control.execute(("GET", self._sent_key))
             if sent is not None and int(sent) >= batch.number:
                 return ()
-        commands = self._commands(batch)
-        if batch.opens:
-            # A transaction, so that the number is there if and only if the calls are.
-            mark: Command = ("SET", self._sent_key, batch.number, "EX", FORGOTTEN_SECONDS)
-            commands = [("MULTI",), mark, *commands, ("EXEC",)]
+        mark: Command = ("SET", self._sent_key, batch.number, "EX", FORGOTTEN_SECONDS)
+        commands = dict(enumerate(self._commands(batch)))
+        ids: list[str | None] = [None] * len(commands)
         connection = self._control.here() or await self._control.get()
-        replies = await connection.send(commands)
-        if batch.opens and (allowed := self._allowed(commands, replies)) is not None:
-            replies = await connection.send(allowed)
-        if batch.opens and isinstance(replies[-1], list):
-            replies = replies[-1]
-        first_open = len(replies) - len(batch.opens)
-        for number, reply in enumerate(replies):
-            # A key of another type is an operator's mistake, which no retry repairs. An inbox that is refused
-            # is no neighbour's: somebody has written an entry in a name that is none.
-            hopeless = ("WRONGTYPE", "NOPERM") if number < first_open else ("WRONGTYPE",)
-            if isinstance(reply, hiredis.ReplyError) and not str(reply).startswith(hopeless):
-                error = RedisReplyError(str(reply))
-                self._control.refused(error)
-                raise error
-        return [reply.decode() if isinstance(reply, bytes) else "" for reply in replies[first_open:]]
+        done: Any = None
+        while not isinstance(done, list):
+            _, marked, *queued, done = await connection.send(
+                [("MULTI",), mark, *commands.values(), ("EXEC",)]
+            )
+            replies = dict(zip(commands, queued, strict=True))
+            final = [number for number, reply in replies.items() if _is_error(reply) and not _passes(reply)]
+            if not isinstance(done, list) and not final:
+                # What frees memory needs no transaction, and a full Redis waits for it.
+                await connection.send([one for one in commands.values() if one[0] in ("XACK", "XDEL")])
+                raise self._refused([marked, *queued, done], replace(batch, settled=()))
+            for number in final:  # Redis has done nothing of the transaction: it is sent without them
+                del commands[number]
+        for number, reply in zip(commands, done[1:], strict=True):
+            ids[number] = reply.decode() if isinstance(reply, bytes) else None
+        return ids[len(ids) - len(batch.opens) :]
 
-    def _allowed(self, commands: list[Command], replies: Replies) -> list[Command] | None:
-        """A transaction without the inboxes that Redis has refused, for which it has done nothing of it."""
-        refused = {
-            number
-            for number, reply in enumerate(replies)
-            if isinstance(reply, hiredis.ReplyError)
-            and str(reply).startswith("NOPERM")
-            and commands[number][2:3] == ("NOMKSTREAM",)
-        }
-        if not refused:
-            return None
-        return [command for number, command in enumerate(commands) if number not in refused]
+    def _refused(self, replies: Replies, rest: Batch) -> Refused:
+        reasons = [str(reply) for reply in replies if _is_error(reply)]
+        reason = next((one for one in reasons if not one.startswith(FINAL)), reasons[0])
+        self._control.refused(RedisReplyError(reason))
+        return Refused(reason, rest)
 
     def _commands(self, batch: Batch) -> list[Command]:
         prefix = self._prefix
@@ -171,6 +188,11 @@ class RedisLink:
 
     async def trim(self, upto: str) -> None:
         """See `Link.trim`."""
+        if (
+            upto == LAST_ID
+        ):  # nothing can be written behind it; the next renewal takes a lease with a new inbox
+            await self._control.execute(("DEL", self._inbox_key))
+            return
         milliseconds, _, number = upto.partition("-")
         await self._control.execute(("XTRIM", self._inbox_key, "MINID", f"{milliseconds}-{int(number) + 1}"))
 
@@ -294,20 +316,13 @@ class RedisLink:
     async def take_lease(self, value: bytes, seconds: float) -> None:
         """See `Link.take_lease`."""
         connection = await self._control.get(any_history=True)
-        lease: Command = ("SET", self._lease_key, value, "PX", _milliseconds(seconds))
-        # A group is made and dropped again for what it leaves behind: an empty stream.
-        group = ("XGROUP", "CREATE", self._inbox_key, GROUP, "$", "MKSTREAM")
-        destroy = ("XGROUP", "DESTROY", self._inbox_key, GROUP)
+        asked = asyncio.get_running_loop().time()
         try:
-            await connection.execute((group, destroy), REPLY_SECONDS)
-            taken = (lease, self._keep_inbox(seconds), ("TIME",))
-            asked = asyncio.get_running_loop().time()
-            *_, time = await connection.execute(taken, REPLY_SECONDS)
+            (time,) = await connection.execute([self._lease(TAKE_LEASE, value, seconds)], REPLY_SECONDS)
         except RedisReplyError as error:
             self._control.refused(error)
             raise
         self._told(time, asked)
-        self._leased = value
         for line in (self._control, self._inbox, *self._doors.values()):
             line.belongs_to(connection.history)
 
@@ -320,19 +335,15 @@ class RedisLink:
             # Connections outlive a change of history, as when a first replica attaches: this one is old.
             self._control.close()
             return False
-        whole: Command = ("SET", self._lease_key, value, "PX", _milliseconds(seconds), "XX")
-        # One that has not changed is renewed in a way that needs no memory: a full Redis allows it.
-        same: Command = ("PEXPIRE", self._lease_key, _milliseconds(seconds))
-        lease = same if value == self._leased else whole
         asked = asyncio.get_running_loop().time()
-        held, inbox, time = await self._control.execute(lease, self._keep_inbox(seconds), ("TIME",))
+        ((held, time),) = await self._control.execute(self._lease(RENEW_LEASE, value, seconds))
         self._told(time, asked)
-        if held and inbox:
-            self._leased = value
-        return bool(held and inbox)
+        return bool(held)
 
-    def _keep_inbox(self, seconds: float) -> Command:
-        return "EXPIRE", self._inbox_key, max(FORGOTTEN_SECONDS, int(10 * seconds))
+    def _lease(self, script: str, value: bytes, seconds: float) -> Command:
+        inbox_seconds = max(FORGOTTEN_SECONDS, int(10 * seconds))
+        milliseconds = max(1, int(seconds * 1000))
+        return "EVAL", script, 2, self._lease_key, self._inbox_key, value, milliseconds, inbox_seconds
 
     async def enlist(self) -> None:
         """See `Link.enlist`."""
@@ -369,5 +380,9 @@ class RedisLink:
             line.close()
 
 
-def _milliseconds(seconds: float) -> int:
-    return max(1, int(seconds * 1000))
+def _is_error(reply: Any) -> bool:
+    return isinstance(reply, hiredis.ReplyError)
+
+
+def _passes(reply: Any) -> bool:
+    return _is_error(reply) and not str(reply).startswith(FINAL)

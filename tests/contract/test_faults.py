@@ -13,8 +13,6 @@ from grpc.aio import AioRpcError
 
 from ops.launcher.redis_server import RedisServer
 from proto.rpc import Node, RedisBus, redis_bus
-from proto.rpc.bus import door_of
-from proto.rpc.errors import BusAway
 from proto.wire_pb2 import Entry, Kind
 from tests.contract.conftest import LEASE, LIMIT
 
@@ -245,37 +243,3 @@ async def test_reconnecting_leaves_no_connections_behind(
         assert [(await call).text for call in calls] == ["wait"] * 3
         assert await connections() == len(lines)
     await watching.aclose()
-
-
-async def test_a_full_redis_empties_itself(
-    mortal_redis: RedisServer, echo: SimpleNamespace, servicer: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It refuses what needs memory; leases are renewed, calls are taken, and what was read is dropped."""
-    limits = redis.asyncio.Redis.from_url(mortal_redis.url, socket_timeout=60)
-    used = (await limits.info("memory"))["used_memory"]
-    await limits.config_set("maxmemory", used + 8 * 2**20)
-    data = bytes(100_000)
-    async with (
-        Node(RedisBus(mortal_redis.url), "server", lease_seconds=LEASE) as server,
-        Node(RedisBus(mortal_redis.url), "client", lease_seconds=LEASE) as client,
-    ):
-        served = server.server(capacity=0)
-        echo.add_EchoServicer_to_server(servicer, served)
-        await served.start()
-        stub = echo.EchoStub(client.channel())
-        calls = []
-        while not client._keeper.is_away:
-            calls.append(stub.Collect([echo.Text(data=data)], wait_for_ready=True))
-            await asyncio.sleep(0.01)
-        calls += [stub.Collect([echo.Text(data=data)], wait_for_ready=True) for _ in range(10)]
-        await asyncio.sleep(1.0)
-        assert 40 < await limits.xlen(f"quire:{door_of('contract.Echo')}") <= len(calls) - 10, "it is full"
-        with pytest.raises(BusAway):
-            await client.leases()
-        served.set_capacity(4)
-        async with asyncio.timeout(LIMIT):
-            assert [(await call).count for call in calls] == [1] * len(calls)
-        assert (client.epoch, server.epoch) == (1, 1)
-    said = [record.message[:20] for record in caplog.records]
-    assert said.count("the bus is away: OOM") <= said.count("the bus is back") + 2, "each says so once"
-    await limits.aclose()

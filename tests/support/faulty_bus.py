@@ -65,7 +65,7 @@ class FaultyLink:
             raise BusAway("disconnected")
         return result
 
-    async def publish(self, batch: Batch, again: bool = False) -> Sequence[str]:
+    async def publish(self, batch: Batch, again: bool = False) -> Sequence[str | None]:
         """See `Link.publish`."""
         faults = self._faults
         if faults.lag:
