@@ -37,7 +37,7 @@ PREFIX = "quire:"
 HEALTH = "user health on nopass resetchannels -@all +ping"
 """A user without a password for health checks, who may see whether Redis answers."""
 
-_EVERYONE = "+ping +select +info +client|id +multi +exec +get +mget +smembers"
+_EVERYONE = "+ping +select +info +client|id +cluster|slots +multi +exec +get +mget +smembers"
 _PROCESS = (
     "+set +del +pexpire +expire +sadd +srem +xadd +xread +xrevrange +xtrim +xgroup|create +xgroup|destroy "
     "+xack +xdel"

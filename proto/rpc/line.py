@@ -43,10 +43,14 @@ class Line:
 
     async def _connect(self) -> Connection:
         try:
-            return await Connection.open(await self._place.find())
+            connection = await Connection.open(await self._place.find())
+            if connection.cluster:
+                (slots,) = await connection.send([("CLUSTER", "SLOTS")], REPLY_SECONDS)
+                self._place.learn(slots)
         except BusAway:
             self._place.lost()
             raise
+        return connection
 
     def _open(self) -> Connection | None:
         connection = self.connection

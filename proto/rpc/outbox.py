@@ -178,8 +178,7 @@ class Outbox:
                 waiting.set_result(None)
 
     def _lightened(self, batch: Batch, error: BusAway, wanted: list[bool]) -> Batch:
-        """A batch as it is published again: without calls that nobody wants, and with what makes room on a full
-        bus."""
+        """A batch as it is published again: without calls that nobody wants, with what frees a full bus."""
         opens = list(itertools.compress(batch.opens, wanted))
         if not isinstance(error, Refused):
             return replace(batch, opens=opens)

@@ -4,11 +4,12 @@ Sentinels are asked for the primary before each connection: it may be another on
 
 A cluster spreads keys over its servers by the part between braces, the hash tag. With a prefix that has one,
 such as `{one}:`, all keys of a deployment lie on one server. Every other server answers
-`MOVED <slot> <host>:<port>`.
+`MOVED <slot> <host>:<port>`. A server that is lost may be that of the URL: then another one is asked.
 """
 
 import asyncio
 import re
+from typing import Any
 from urllib.parse import urlsplit
 
 from proto.redis_url import Sentinels, at
@@ -30,6 +31,8 @@ class Place:
     def __init__(self, url: str) -> None:
         self._given = url
         self._sentinels = Sentinels.of(url)
+        self._others: list[str] = []
+        """The servers of the cluster, as one of them has told."""
         self.url = url
 
     async def find(self) -> str:
@@ -55,15 +58,28 @@ class Place:
         match = _MOVED.match(reply)
         if match is None or self._sentinels is not None:
             return False
-        parts = urlsplit(self.url)
-        if parts.scheme == "unix":
+        if (url := self._at(match[1], match[2])) is None:
             return False
-        self.url = at(self.url, match[1] or parts.hostname or "", match[2])
+        self.url = url
         return True
 
+    def learn(self, slots: Any) -> None:
+        """The reply to CLUSTER SLOTS says where the other servers are. An error is passed over."""
+        if isinstance(slots, list):
+            servers = {(host or b"", port) for _, _, *each in slots for host, port, *_ in each}
+            urls = (self._at(host.decode(), port) for host, port in sorted(servers))
+            self._others = [url for url in urls if url not in (None, self._given)]
+
+    def _at(self, host: str, port: int | str) -> str | None:
+        """The URL of a server of the cluster. Empty: the host is the one asked."""
+        parts = urlsplit(self.url)
+        return None if parts.scheme == "unix" else at(self.url, host or parts.hostname or "", port)
+
     def lost(self) -> None:
-        """The server there does not answer. Another may have its keys; that at the given URL knows."""
-        self.url = self._given
+        """The server there does not answer. Another may have its keys: each of the cluster knows which."""
+        urls = [self._given, *self._others]
+        number = urls.index(self.url) if self.url in urls else -1
+        self.url = urls[(number + 1) % len(urls)]
 
 
 async def _primary(sentinels: Sentinels, url: str) -> str:

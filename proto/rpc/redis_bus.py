@@ -43,7 +43,7 @@ from proto.rpc.line import REPLY_SECONDS, Line
 from proto.rpc.place import TAGGED
 from proto.rpc.redis_entries import FIELD, entries_of, entry_of, is_here, text_members
 from proto.rpc.redis_scripts import ADOPT, GIVE_BACK, LOOK, RENEW_LEASE, TAKE_LEASE
-from proto.rpc.resp import Command, RedisReplyError, Replies
+from proto.rpc.resp import Command, Connection, RedisReplyError, Replies
 
 log = logging.getLogger(__name__)
 
@@ -317,11 +317,7 @@ class RedisLink:
         """See `Link.take_lease`."""
         connection = await self._control.get(any_history=True)
         asked = asyncio.get_running_loop().time()
-        try:
-            (time,) = await connection.execute([self._lease(TAKE_LEASE, value, seconds)], REPLY_SECONDS)
-        except RedisReplyError as error:
-            self._control.refused(error)
-            raise
+        time = await self._ask(connection, self._lease(TAKE_LEASE, value, seconds))
         self._told(time, asked)
         for line in (self._control, self._inbox, *self._doors.values()):
             line.belongs_to(connection.history)
@@ -330,6 +326,8 @@ class RedisLink:
         """See `Link.renew_lease`."""
         connection = await self._control.get(any_history=True)
         if connection.history != self._control.history:
+            # Another server of a cluster is there, and does not have the lease as long as it says who has.
+            await self._ask(connection, ("GET", self._sent_key))
             return False
         if any(line.strayed for line in (self._inbox, *self._doors.values())):
             # Connections outlive a change of history, as when a first replica attaches: this one is old.
@@ -339,6 +337,15 @@ class RedisLink:
         ((held, time),) = await self._control.execute(self._lease(RENEW_LEASE, value, seconds))
         self._told(time, asked)
         return bool(held)
+
+    async def _ask(self, connection: Connection, command: Command) -> Any:
+        """Ask in whatever history. Raises `BusAway`."""
+        try:
+            (reply,) = await connection.execute([command], REPLY_SECONDS)
+        except RedisReplyError as error:
+            self._control.refused(error)
+            raise
+        return reply
 
     def _lease(self, script: str, value: bytes, seconds: float) -> Command:
         inbox_seconds = max(FORGOTTEN_SECONDS, int(10 * seconds))

@@ -1,6 +1,7 @@
 """A real Redis Cluster of three servers. Each deployment lies on the server of its prefix's hash tag."""
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,6 +72,40 @@ async def test_a_process_needs_no_more_rights_there(cluster: Cluster) -> None:
     await link.take_lease(b"{}", LIMIT)
     await link.join(door := door_of("Worker", "m"))
     assert await link.pending(door) == []
+    await link.close(goodbye=True)
+
+
+async def test_calls_go_on_after_the_server_of_the_url_is_lost_and_replaced(
+    tmp_path: Path, echo: Any, servicer: Any
+) -> None:
+    """Its replica has the keys, and every other server leads there."""
+    with contextlib.contextmanager(running)(tmp_path, None) as cluster:
+        cluster.add_replica(0)
+        bus = RedisBus(cluster.url(0), cluster.prefixes()[0])
+        async with (
+            asyncio.timeout(LIMIT),
+            Node(bus, "server", lease_seconds=LEASE) as server,
+            Node(bus, "client", lease_seconds=LEASE) as client,
+        ):
+            door = server.server(capacity=10)
+            echo.add_EchoServicer_to_server(servicer, door)
+            await door.start()
+            stub = echo.EchoStub(client.channel())
+            assert (await ask(stub, echo, "before")).text == "before"
+            await asyncio.to_thread(cluster.servers[0].kill)
+            assert (await ask(stub, echo, "after")).text == "after"
+            assert (server.epoch, client.epoch) == (2, 2), "they drop their calls once"
+
+
+async def test_a_server_that_cannot_be_reached_for_a_moment_costs_no_lease(cluster: Cluster) -> None:
+    """Meanwhile another one answers, which has another history and not the keys."""
+    link = await RedisBus(cluster.url(0), cluster.prefixes()[0]).connect("worker-1")
+    await link.take_lease(b"{}", LEASE)
+    link._control.close()
+    link._control._place.url = cluster.url(1)
+    with pytest.raises(BusAway, match="MOVED"):
+        await link.renew_lease(b"{}", LEASE)
+    assert await link.renew_lease(b"{}", LEASE)
     await link.close(goodbye=True)
 
 

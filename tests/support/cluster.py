@@ -18,7 +18,7 @@ class Cluster:
     """Primaries of a cluster."""
 
     def __init__(self, folder: Path, binary: Path | None = None, count: int = 3) -> None:
-        self._binary = binary
+        self._binary, self._folder, self._primaries = binary, folder, count
         self.servers = [self._server(folder / str(number)) for number in range(count)]
         self.clients: list[Any] = []
 
@@ -37,18 +37,39 @@ class Cluster:
         password = self.servers[0].password
         for server in self.servers:
             server.start()
-            client = redis.Redis.from_url(server.url, socket_timeout=LIMIT)
-            # A connection follows to another server with the password that it has.
-            client.execute_command("ACL", "SETUSER", "default", "on", f">{password}", "~*", "&*", "+@all")
-            server.password = password
-            self.clients.append(redis.Redis.from_url(server.url, socket_timeout=LIMIT))
+            self._share_password(server)
         ends = [SLOTS * number // len(self.servers) for number in range(len(self.servers) + 1)]
         for client, first, last in zip(self.clients, ends, ends[1:], strict=False):
             client.execute_command("CLUSTER", "ADDSLOTSRANGE", first, last - 1)
         for server in self.servers[1:]:
-            bus = server._options["cluster-port"]
-            self.clients[0].execute_command("CLUSTER", "MEET", "127.0.0.1", server.port, bus)
+            self._meet(server)
         wait_until(lambda: all(self._whole(client) for client in self.clients))
+
+    def _share_password(self, server: RedisServer) -> None:
+        """A connection follows to another server with the password that it has."""
+        password = self.servers[0].password
+        client = redis.Redis.from_url(server.url, socket_timeout=LIMIT)
+        client.execute_command("ACL", "SETUSER", "default", "on", f">{password}", "~*", "&*", "+@all")
+        server.password = password
+        self.clients.append(redis.Redis.from_url(server.url, socket_timeout=LIMIT))
+
+    def _meet(self, server: RedisServer) -> None:
+        bus = server._options["cluster-port"]
+        self.clients[0].execute_command("CLUSTER", "MEET", "127.0.0.1", server.port, bus)
+
+    def add_replica(self, number: int) -> None:
+        """Add a server that soon takes the place of a primary when that is lost."""
+        primary = self.clients[number].execute_command("CLUSTER", "MYID").decode()
+        server = self._server(self._folder / "replica").start()
+        self.servers.append(server)
+        self._share_password(server)
+        self._meet(server)
+        wait_until(lambda: all(self._whole(client) for client in self.clients))
+        for client in self.clients:
+            client.config_set("masterauth", server.password)
+            client.config_set("cluster-node-timeout", 1000)
+        self.clients[-1].execute_command("CLUSTER", "REPLICATE", primary)
+        wait_until(lambda: self.clients[-1].info("replication")["master_link_status"] == "up")
 
     def _whole(self, client: Any) -> bool:
         info = client.execute_command("CLUSTER", "INFO")
@@ -57,16 +78,16 @@ class Cluster:
 
     def home(self, prefix: str) -> int:
         """Number of the server that has the keys of a prefix."""
-        return key_slot(prefix.encode()) * len(self.servers) // SLOTS
+        return key_slot(prefix.encode()) * self._primaries // SLOTS
 
     def prefixes(self) -> list[str]:
         """A prefix for each server, whose keys lie there."""
         found: dict[int, str] = {}
         number = 0
-        while len(found) < len(self.servers):
+        while len(found) < self._primaries:
             found.setdefault(self.home(prefix := f"{{quire-{number}}}:"), prefix)
             number += 1
-        return [found[number] for number in range(len(self.servers))]
+        return [found[number] for number in range(self._primaries)]
 
     def move(self, prefix: str, target: int) -> None:
         """Give the slot of a prefix to another server, with its keys."""

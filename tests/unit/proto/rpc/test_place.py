@@ -24,6 +24,24 @@ def test_another_server_is_reached_as_the_first_one(reply: str, where: str) -> N
     assert place.url == URL
 
 
+def test_the_servers_of_a_cluster_are_tried_in_turn() -> None:
+    place = Place("redis://:p@one:7000/0")
+    servers = [[0, 99, [b"one", 7000, b"id"], [b"two", 7000, b"id"]], [100, 999, [b"", 7001, b"id", []]]]
+    place.learn(servers)
+    tried = []
+    for _ in range(4):
+        tried.append(place.url)
+        place.lost()
+    others = {"redis://:p@two:7000/0", "redis://:p@one:7001/0"}
+    assert (tried[0], set(tried[1:3]), tried[3]) == ("redis://:p@one:7000/0", others, tried[0])
+    assert place.moved("MOVED 3999 three:7000")
+    place.lost()
+    assert place.url == tried[0], "one that was not among them"
+    place.learn(ValueError("NOPERM"))
+    place.lost()
+    assert place.url in others
+
+
 @pytest.mark.parametrize(
     "reply", ["ASK 3999 10.0.0.7:6381", "READONLY You can't", "ERR MOVED 1 a:2", "MOVED"]
 )
