@@ -34,7 +34,6 @@ class Cluster:
 
     def start(self) -> None:
         """Start the servers, let them meet, and wait until each knows of all."""
-        password = self.servers[0].password
         for server in self.servers:
             server.start()
             self._share_password(server)
