@@ -23,7 +23,8 @@ from gateway.redis_replies import reply_of
 from gateway.upstream.listed import listed
 from proto.rpc.line import Line
 
-PIECE_BYTES = 2**16
+PIECE_BYTES = 2**16 - 2**8
+"""With what Redis adds, a piece fits into 64 KiB, above which it would take 80."""
 PURPOSES = ("batch", "batch_output")
 """What files are for: what clients upload, and what batches write."""
 _ID = re.compile(r"file-[0-9a-f]{32}")

@@ -14,8 +14,8 @@ from proto.rpc.protocol import FIRST, PROTOCOL
 
 DEAD_LETTERS = "dead-letters"
 DEAD_LETTERS_KEPT = 10_000
-MAX_LETTER_BYTES = 64 * 2**10
-"""Bytes of a malformed entry that its letter keeps. Ten thousand whole entries could fill Redis."""
+MAX_LETTER_BYTES = 4 * 2**10
+"""Bytes of a malformed entry that its letter keeps: ten thousand letters have some 50 MB."""
 MAX_REASON = 500
 """Characters of the reason."""
 MAX_ENTRY_BYTES = 16 * 2**20

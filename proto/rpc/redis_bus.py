@@ -58,6 +58,8 @@ READ_COUNT = 64
 PENDING_COUNT = 1000
 LAST_ID = f"{2**64 - 1}-{2**64 - 1}"
 """The largest id of an entry. None of ours has it."""
+DOOR_SECONDS = 86_400
+"""Seconds from the last call that came to a door until Redis drops it. Who serves the door joins it again."""
 FORGOTTEN_SECONDS = 600
 """Seconds after its process's last renewal of the lease until Redis drops an inbox."""
 
@@ -130,7 +132,9 @@ class RedisLink:
             if sent is not None and int(sent) >= batch.number:
                 return ()
         mark: Command = ("SET", self._sent_key, batch.number, "EX", FORGOTTEN_SECONDS)
-        commands = dict(enumerate(self._commands(batch)))
+        doors = {door for door, _ in batch.opens}
+        kept: list[Command] = [("EXPIRE", self._prefix + door, DOOR_SECONDS) for door in doors]
+        commands = dict(enumerate([*self._commands(batch), *kept]))
         ids: list[str | None] = [None] * len(commands)
         connection = self._control.here() or await self._control.get()
         done: Any = None
@@ -148,7 +152,8 @@ class RedisLink:
                 del commands[number]
         for number, reply in zip(commands, done[1:], strict=True):
             ids[number] = reply.decode() if isinstance(reply, bytes) else None
-        return ids[len(ids) - len(batch.opens) :]
+        end = len(ids) - len(kept)
+        return ids[end - len(batch.opens) : end]
 
     def _refused(self, replies: Replies, rest: Batch) -> Refused:
         reasons = [str(reply) for reply in replies if _is_error(reply)]

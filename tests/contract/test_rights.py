@@ -90,6 +90,7 @@ async def test_calls_go_out_beside_one_that_may_not_be_made(link: Any, operator:
     refused, number, *rest = await link.publish(batch)
     assert (refused, rest) == (None, [None])
     assert [one.decode() for one, _ in await operator.xrange("quire:calls:Scheduler:m")] == [number]
+    assert await operator.ttl("quire:calls:Scheduler:m") > 0, "a door runs out that nobody uses any more"
     assert await inbox(operator) == [b"a"]
 
 

@@ -21,11 +21,13 @@ import pytest
 import yaml
 
 from gateway.settings import GatewaySettings
+from gateway.upstream.admission import MAX_BYTES
 from ops.launcher.acl import HEALTH, OPERATOR, ROLES, Credentials, write
 from ops.launcher.redis_server import RedisServer, free_port
 from ops.runtime.process import LAST_SECONDS
 from ops.runtime.settings import ProcessSettings
 from ops.runtime.watchdog import PATIENCE
+from proto.rpc.bus import DEAD_LETTERS_KEPT, MAX_LETTER_BYTES, MAX_REASON
 
 ROOT = Path(__file__).parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -300,7 +302,16 @@ def test_redis_keeps_what_it_accepted_and_has_a_bound() -> None:
     command = resolve(" ".join(SERVICES["redis"]["command"]))
     assert "--appendonly yes" in command
     assert any(volume.endswith(":/data") for volume in SERVICES["redis"]["volumes"])
-    assert "--maxmemory 1gb --maxmemory-policy noeviction" in command, "leases and streams are not evicted"
+    assert "--maxmemory 2gb --maxmemory-policy noeviction" in command, "leases and streams are not evicted"
+
+
+def test_redis_has_room_for_twice_what_may_lie_there() -> None:
+    fields = GatewaySettings.model_fields
+    stores = [fields[f"{name}_bytes"].default for name in ("responses", "files", "idempotency")]
+    letters = DEAD_LETTERS_KEPT * (MAX_LETTER_BYTES + 2 * MAX_REASON)
+    assert 2 * (sum(stores) + MAX_BYTES + letters) <= 2 * 2**30
+    (memory,) = re.findall(r"maxMemory: (\w+)", (ROOT / "ops/helm/quire/values.yaml").read_text())
+    assert memory == "2gb", "the chart's is the same"
 
 
 def test_every_service_is_its_own_user_of_redis() -> None:
