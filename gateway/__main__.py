@@ -25,6 +25,7 @@ from gateway.http.meter import Meter
 from gateway.http.protocol import protocol
 from gateway.http.websocket import WebSocketProtocol
 from gateway.settings import GatewaySettings
+from gateway.upstream.admission import MAX_BYTES
 from gateway.upstream.backend import NodeBackend
 from gateway.upstream.batch_store import BatchStore
 from gateway.upstream.file_store import FileStore
@@ -52,6 +53,11 @@ MAX_OPEN = 2**16
 """Open files, and so connections, that the process asks for. Most systems start a process with 1,024."""
 OTHER_FILES = 64 + 2 * MAX_FOLLOWERS + MAX_PROBES
 """Open files besides the connections that clients may have. Among them are connections for health checks."""
+
+TOO_LITTLE = (
+    "Redis may take %d MiB (maxmemory), what may be stored there %d MiB, and requests under way %d MiB: "
+    "clients can fill it, and then all requests pause"
+)
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +91,7 @@ async def serve(node: Node, settings: GatewaySettings) -> None:
     """Answer HTTP until cancelled. Then answers under way have `settings.stop_seconds` to finish."""
     redis = Line(settings.redis_url)
     keys = await _key_ring(redis, settings)
+    await _look_for_room(redis, settings.stored_bytes)
     connections = ConnectionLimits(
         connections=min(settings.max_connections, _allow_connections()),
         per_address=settings.max_connections_per_address,
@@ -130,6 +137,14 @@ async def _key_ring(redis: Line, settings: GatewaySettings) -> KeyRing:
     except Unavailable:
         raise ConnectionError("the API keys cannot be read: Redis is away") from None
     return keys
+
+
+async def _look_for_room(redis: Line, stored: int) -> None:
+    """Warn if Redis would be full when as much is stored as may be. Raises `BusAway`."""
+    room = await redis.room()
+    if 0 < room < stored + MAX_BYTES:
+        sizes = (one // 2**20 for one in (room, stored, MAX_BYTES))
+        logger.warning(TOO_LITTLE, *sizes)
 
 
 def _keys(path: str) -> dict[str, Key]:

@@ -117,6 +117,12 @@ class GatewaySettings(ProcessSettings):
             )
 
     @property
+    def stored_bytes(self) -> int:
+        """Bytes that all may store in Redis together."""
+        responses = self.responses_bytes if self.responses_seconds else 0
+        return responses + self.files_bytes + (self.idempotency_bytes if self.idempotency_seconds else 0)
+
+    @property
     def aliases(self) -> dict[str, str]:
         """The names of models by their aliases."""
         pairs = (one.split("=") for one in _listed(self.model_aliases))

@@ -74,6 +74,10 @@ class Line:
         policy: str = facts.get(b"maxmemory_policy", b"noeviction").decode()
         return "" if policy == "noeviction" or facts.get(b"maxmemory") == b"0" else policy
 
+    async def room(self) -> int:
+        """`maxmemory` in bytes; 0 without one. Raises `BusAway`."""
+        return int((await self._memory()).get(b"maxmemory", 0))
+
     async def fullness(self) -> float:
         """Part of `maxmemory` that is used; 0 without one. Raises `BusAway`."""
         facts = await self._memory()

@@ -276,3 +276,16 @@ async def test_a_part_that_fails_is_the_end_of_the_process(backend, monkeypatch)
     monkeypatch.setattr(Generator, "watch", watch)
     with pytest.raises(ZeroDivisionError):
         await asyncio.wait_for(main.serve(FakeNode(backend), GatewaySettings(port=free_port())), 60)
+
+
+@pytest.mark.parametrize(("room", "warned"), [(2**30, True), (2 * 2**30, False), (0, False)])
+async def test_a_redis_that_clients_could_fill_is_told_of(line, caplog, room, warned):
+    stored = GatewaySettings(files_bytes=2**30, idempotency_seconds=0).stored_bytes
+    await line.execute(("CONFIG", "SET", "maxmemory", room))
+    try:
+        await main._look_for_room(line, stored)
+    finally:
+        await line.execute(("CONFIG", "SET", "maxmemory", 0))
+    said = "Redis may take 1024 MiB (maxmemory), what may be stored there 1280 MiB"
+    assert any(one.getMessage().startswith(said) for one in caplog.records) == warned
+    assert bool(caplog.records) == warned
