@@ -163,9 +163,9 @@ class Outbox:
             except BusAway as error:
                 again = True
                 self._away(error)
-                await asyncio.sleep(RETRY_SECONDS)
                 batch = self._lightened(batch, error, [opener.wanted() for opener in openers])
                 openers = [opener for opener in openers if opener.wanted()]
+                await asyncio.sleep(RETRY_SECONDS)
                 continue
             for opener, entry_id in zip(openers, ids or [""] * len(openers), strict=True):
                 if entry_id is None:
