@@ -245,7 +245,7 @@ def _add_middleware(app: FastAPI, keys: KeyRing, limits: Limits, stores: Stores,
     app.add_middleware(Draining, drain=app.state.drain)
     if access.origins:
         app.add_middleware(cross_origin, access=access)
-    app.add_middleware(OriginGuard, access=access)
+    app.add_middleware(OriginGuard, access=access, keys=keys)
     app.add_middleware(RequestIds)
 
 

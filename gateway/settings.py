@@ -1,5 +1,6 @@
 """The gateway's settings."""
 
+import socket
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field
@@ -41,8 +42,9 @@ class GatewaySettings(ProcessSettings):
     """Listen beyond loopback without API keys, for whoever reaches the address."""
 
     allowed_hosts: str = Field("", pattern=r"^[\w.*-]+(\s*,\s*[\w.*-]+)*$|^$")
-    """Names under which clients reach the gateway, with commas between them. IP addresses, `localhost` and
-    `host` need not be named. `*.example.com` is every name below example.com, and `*` any name."""
+    """Names under which clients reach the gateway, with commas between them. IP addresses, `host`, the
+    machine's own name and names that public DNS does not have need not be named, and none where API keys are
+    needed. `*.example.com` is every name below example.com, and `*` any name."""
 
     allowed_origins: str = Field("", pattern=rf"^({_ORIGIN}(\s*,\s*{_ORIGIN})*)?$")
     """Origins of web pages elsewhere that may use the API, as in `https://app.example.com`, with commas
@@ -51,9 +53,9 @@ class GatewaySettings(ProcessSettings):
     max_connections: int = Field(8192, ge=1)
     """Connections that may be open at once. Further ones are answered with 503."""
 
-    max_connections_per_address: int = Field(256, ge=0)
+    max_connections_per_address: int = Field(1024, ge=0)
     """Connections that may be open at once from one address other than loopback; 0: any number. Behind a
-    proxy on another machine all clients have its address."""
+    proxy on another machine all clients have its address. The openai package's client opens up to 1,000."""
 
     answer_timeout: float = Field(3600, gt=0, le=86400)
     """Seconds that an answer may take whose request has no `timeout`."""
@@ -131,9 +133,8 @@ class GatewaySettings(ProcessSettings):
     @property
     def access(self) -> Access:
         """Which hosts the gateway answers to, and which pages may ask it."""
-        return Access.of(
-            hosts=[self.host, *_listed(self.allowed_hosts)], origins=_listed(self.allowed_origins)
-        )
+        hosts = [self.host, socket.gethostname(), *_listed(self.allowed_hosts)]
+        return Access.of(hosts, origins=_listed(self.allowed_origins))
 
 
 def _listed(text: str) -> list[str]:

@@ -56,7 +56,9 @@ class Background:
         of which the first `earlier` are not the request's own.
         """
         caller = caller_of(request)
-        fixed = {"seed": secrets.randbits(63)} | asked  # whoever goes on with it comes to the same text
+        fixed = dict(asked)
+        if fixed.get("seed") is None:  # whoever goes on with it comes to the same text
+            fixed["seed"] = secrets.randbits(63)
         record = {"response": response, "input": items, "earlier": earlier, "request": fixed}
         if not asked.get("stream"):
             await self._queue(caller, record)

@@ -42,9 +42,7 @@ async def read_body(request: Request, kind: type[Body]) -> Body:
     Raises `TooLarge`, `WrongEncoding`, `WrongMediaType`, `Overloaded`, `BadRequest` naming the parameter,
     `Unavailable` or `Disconnected`.
     """
-    # A web page can send other types to any server without asking it first.
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type != "application/json" and not media_type.endswith("+json"):
+    if not (_is_json(request) or _may_be_json(request)):
         raise WrongMediaType("The body must be JSON: send 'Content-Type: application/json'.")
     encoding = request.headers.get("content-encoding", "").strip().lower() or "identity"
     if encoding not in ("identity", *_GZIP):
@@ -62,6 +60,19 @@ async def read_body(request: Request, kind: type[Body]) -> Body:
     if body.model or not kind.for_model:
         return body
     return body.model_copy(update={"model": await request.app.state.catalog.only()})
+
+
+def _is_json(request: Request) -> bool:
+    """Whether the body says that it is JSON. A web page can send other types to any server without asking it
+    first."""
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return media_type == "application/json" or media_type.endswith("+json")
+
+
+def _may_be_json(request: Request) -> bool:
+    """Whether the body is one for Ollama's API, which asks for no type, and no browser has sent it."""
+    of_a_browser = "origin" in request.headers or "sec-fetch-site" in request.headers
+    return request.url.path.startswith("/api/") and not of_a_browser
 
 
 def note(request: Request, name: str) -> None:

@@ -9,15 +9,18 @@ from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from gateway.api.images import IMAGE_PART, from_part
 from gateway.errors import BadRequest
+from gateway.http.json_text import value_of
 from proto.sampling import MAX_ALLOWED, MAX_BIAS, MAX_BIASES, PARAMETERS
 
 MAX_INT32 = 2**31 - 1
 MAX_PROMPTS = 128
 MAX_STOP_TOKENS = 128
 MAX_INPUTS = 2048
-MAX_STOPS = 16
+MAX_STOPS = 64
 MAX_STOP_LENGTH = 256
 """Characters of a stop string, or of a bad word."""
+MAX_STOP_CHARACTERS = 4096
+"""Of all stop strings together: the tokenizer makes an automaton of them."""
 MAX_BAD_WORDS = 128
 MAX_BREAKERS = 32
 MAX_MESSAGES = 4096
@@ -35,6 +38,19 @@ MAX_ARGUMENTS = 4096
 
 TokenId = Annotated[int, Field(ge=0, le=MAX_INT32)]
 Count = Annotated[int, Field(ge=1, le=MAX_INT32)]
+
+
+def _random(value: object) -> object:
+    """None for the -1 of vLLM, llama.cpp and Ollama."""
+    return None if value == -1 else value
+
+
+Seed = Annotated[
+    int | None,
+    Field(ge=-(2**63), le=2**64 - 1, description="Taken modulo 2^64. -1: a random one."),
+    BeforeValidator(_random),
+]
+"""None: a random one."""
 
 
 def _not_zero(value: int) -> int:
@@ -89,6 +105,12 @@ def nullable(field: JsonSchemaValue) -> JsonSchemaValue:
 
 def _stops(value: object) -> object:
     return [value] if isinstance(value, str) else value
+
+
+def _short(stops: list[str]) -> list[str]:
+    if sum(map(len, stops)) > MAX_STOP_CHARACTERS:
+        raise PydanticCustomError("too_long", f"All together have at most {MAX_STOP_CHARACTERS} characters")
+    return stops
 
 
 def _one_or_several(value: object, name: str, most: int, empty: bool = False) -> list[str | list[int]]:
@@ -230,6 +252,7 @@ _STOP = _STRING | {"maxLength": MAX_STOP_LENGTH}
 Stops = Annotated[
     list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]],
     Field(max_length=MAX_STOPS),
+    AfterValidator(_short),
     BeforeValidator(_stops),
     WithJsonSchema({"anyOf": [_STOP, {"type": "array", "items": _STOP, "maxItems": MAX_STOPS}]}),
 ]
@@ -270,8 +293,33 @@ AllowedTokens = Annotated[list[TokenId], Field(min_length=1, max_length=MAX_ALLO
 BadWords = Annotated[
     list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]], Field(max_length=MAX_BAD_WORDS)
 ]
+
+
+def _breakers(value: object) -> object:
+    """SillyTavern sends a list's JSON, or what stands between its brackets."""
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    try:
+        return value_of((text if text.startswith("[") else f"[{text}]").encode())
+    except ValueError:
+        raise PydanticCustomError("unsupported_value", "A text is the JSON of a list of texts") from None
+
+
+_BREAKER = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_LENGTH}
 Breakers = Annotated[
-    list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]], Field(max_length=MAX_BREAKERS)
+    list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]],
+    Field(max_length=MAX_BREAKERS),
+    at_most(MAX_BREAKERS),
+    BeforeValidator(_breakers),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "array", "items": _BREAKER, "maxItems": MAX_BREAKERS},
+                {"type": "string", "description": "The list's JSON, with or without its brackets."},
+            ]
+        }
+    ),
 ]
 """Texts beyond which no repetition reaches."""
 Text = Annotated[str | None, BeforeValidator(_text), _content(*_TEXT_PARTS)]

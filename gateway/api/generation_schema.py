@@ -12,6 +12,7 @@ from gateway.api.fields import (
     Biases,
     Breakers,
     Kept,
+    Seed,
     Stops,
     TokenId,
     alternatives,
@@ -58,7 +59,7 @@ class GenerationBody(ShapedBody, RequestBody):
     presence_penalty: float = declared("presence_penalty")
     frequency_penalty: float = declared("frequency_penalty")
     repetition_penalty: float = declared("repetition_penalty")
-    seed: int | None = Field(None, ge=-(2**63), le=2**64 - 1, description="Taken modulo 2^64.")
+    seed: Seed = None
     stop: Stops = Field(default_factory=list)
     stop_token_ids: list[TokenId] = Field(default_factory=list, max_length=MAX_STOP_TOKENS)
     include_stop_str_in_output: bool = Field(

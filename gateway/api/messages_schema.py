@@ -6,7 +6,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, mod
 
 from gateway.api.body import validated
 from gateway.api.chat_schema import ChatBody
-from gateway.api.fields import MAX_INT32, MAX_MESSAGES, MAX_STOP_LENGTH, MAX_STOPS, bounded, declared
+from gateway.api.fields import MAX_INT32, MAX_MESSAGES, Seed, Stops, bounded, declared
 from gateway.api.messages_parts import EachText, Json, Turns
 from gateway.api.request_schema import RequestBody
 from gateway.api.shape import MAX_DEPTH
@@ -222,13 +222,11 @@ class MessagesBody(CountBody):
         "max_tokens", default=..., ge=0, description="0: the prompt is computed and cached, and not answered."
     )
     metadata: Metadata | None = None
-    stop_sequences: list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]] = Field(
-        default_factory=list, max_length=MAX_STOPS
-    )
+    stop_sequences: Stops = Field(default_factory=list)
     temperature: float = declared("temperature")
     top_p: float = declared("top_p")
     top_k: int = declared("top_k", description="0 or -1: off.")
-    seed: int | None = Field(None, ge=-(2**63), le=2**64 - 1, description="Taken modulo 2^64.")
+    seed: Seed = None
     stream: bool = False
 
     def _chat_fields(self, volatile: Volatile) -> Json:

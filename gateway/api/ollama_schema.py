@@ -21,6 +21,7 @@ from gateway.api.fields import (
     MAX_MESSAGES,
     Count,
     Inputs,
+    Seed,
     Stops,
     bounded,
     declared,
@@ -85,7 +86,7 @@ class Options(_Part):
     repeat_penalty: float = declared("repetition_penalty")
     presence_penalty: float = declared("presence_penalty")
     frequency_penalty: float = declared("frequency_penalty")
-    seed: int | None = Field(None, ge=-(2**63), le=2**64 - 1)
+    seed: Seed = None
     stop: Stops = Field(default_factory=list)
     num_predict: int = Field(
         -1, ge=-2, le=MAX_INT32, description="Tokens at most; below 1: up to the end of the context."

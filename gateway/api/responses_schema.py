@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from gateway.api.body import validated
 from gateway.api.chat_schema import ChatBody
-from gateway.api.fields import MAX_MESSAGES, Arguments, Stops, at_most, bounded, declared
+from gateway.api.fields import MAX_MESSAGES, Arguments, Seed, Stops, at_most, bounded, declared
 from gateway.api.items import AdditionalTools, InputItem, Item, OtherItem, items_from, messages_of
 from gateway.api.request_schema import RequestBody
 from gateway.api.responses_tools import Offered, Tools
@@ -174,7 +174,7 @@ class ResponsesBody(RequestBody):
     chat_template_kwargs: Arguments = Field(
         default_factory=dict, description="Variables of the model's own chat template."
     )
-    seed: int | None = Field(None, ge=-(2**63), le=2**64 - 1, description="Taken modulo 2^64.")
+    seed: Seed = None
     top_logprobs: int | None = declared("logprobs")
     include: list[str] = Field(
         default_factory=list,

@@ -23,7 +23,7 @@ class ConnectionLimits:
 
     connections: int = 8192
     """Open connections in all."""
-    per_address: int = 256
+    per_address: int = 1024
     """Open connections of one address that is not loopback; 0: any number."""
     head: float = 30.0
     """Time from the first byte of a request, or from the connection, to the end of the request's head."""
@@ -72,7 +72,9 @@ class Doors:
         if self._open - len(self._probes) > self._limits.connections:
             return Unavailable("Too many connections are open.", code="too_many_connections")
         if key is not None and self._by_address[key] > self._limits.per_address:
-            return Overloaded("Your address has too many open connections.", code="too_many_connections")
+            allowed = f"{self._limits.per_address} (QUIRE_MAX_CONNECTIONS_PER_ADDRESS)"
+            message = f"Your address has more than {allowed} open connections."
+            return Overloaded(message, code="too_many_connections")
         return None
 
     def leave(self, address: str | None) -> None:

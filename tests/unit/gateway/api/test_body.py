@@ -58,6 +58,20 @@ async def test_a_body_without_a_type(refusing):
     assert (await refusing.post("/v1/completions", content=SMALL)).status_code == 415
 
 
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain", None])
+@pytest.mark.parametrize(
+    ("browser", "status"),
+    [({}, 400), ({"origin": "http://localhost"}, 415), ({"sec-fetch-site": "same-origin"}, 415)],
+)
+async def test_ollamas_api_asks_browsers_alone_for_a_type(refusing, kind, browser, status):
+    """`curl -d` names the first one."""
+    del refusing.headers["content-type"]
+    headers = browser if kind is None else browser | {"content-type": kind}
+    for path in ("/api/chat", "/api/generate", "/api/embed", "/api/embeddings", "/api/show"):
+        answer = await refusing.post(path, content=b"{", headers=headers)
+        assert answer.status_code == status, answer.text
+
+
 @pytest.mark.parametrize(
     "kind", ["application/json", "Application/JSON; charset=utf-8", "application/vnd.api+json"]
 )

@@ -312,7 +312,7 @@ def test_a_text_stands_for_a_file_that_a_tool_gives():
         ({"tools": [TOOL], "tool_choice": {"type": "any", "name": "look"}}, "tool_choice"),
         ({"thinking": {"type": "enabled", "budget_tokens": 0}}, "thinking.budget_tokens"),
         ({"stop_sequences": [""]}, "stop_sequences[0]"),
-        ({"stop_sequences": ["a"] * 17}, "stop_sequences"),
+        ({"stop_sequences": ["a"] * 65}, "stop_sequences"),
         ({"mcp_servers": [{}]}, "mcp_servers"),
         ({"compaction": {"type": "summarize"}}, "compaction"),
         ({"thread": {"type": "create"}}, "thread"),

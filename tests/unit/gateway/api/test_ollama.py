@@ -271,7 +271,7 @@ def error_of(answer):
         ({"json": {"model": 5, "prompt": "A", "messages": MESSAGES}}, 400),
         ({"json": {"model": "n", "prompt": "A", "messages": MESSAGES}}, 404),
         ({"json": {"model": "n:7b", "prompt": "A", "messages": MESSAGES}}, 404),
-        ({"content": b"{}", "headers": {"Content-Type": "text/plain"}}, 415),
+        ({"content": b"{}", "headers": {"Content-Type": "text/plain", "Sec-Fetch-Site": "none"}}, 415),
     ],
 )
 async def test_errors_have_ollamas_shape(refusing, path, ask, status):

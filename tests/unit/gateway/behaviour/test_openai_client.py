@@ -140,7 +140,7 @@ async def test_parameters_reach_the_tokenizer(gateway):
         top_p=0.5,
         presence_penalty=-2,
         frequency_penalty=2,
-        seed=-1,
+        seed=-2,
         stop=["x", "yz"],
         user="somebody",
         extra_body={
@@ -163,7 +163,7 @@ async def test_parameters_reach_the_tokenizer(gateway):
         2,
         1.5,
     )
-    assert sampling.seed == 2**64 - 1
+    assert sampling.seed == 2**64 - 2
     assert not sampling.HasField("logprobs")
     assert (list(request.stop), list(request.stop_token_ids)) == (["x", "yz"], [4])
     assert (request.ignore_eos, request.skip_special_tokens, request.cache_salt) == (True, False, "s")

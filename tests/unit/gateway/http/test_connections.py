@@ -4,12 +4,15 @@ import pytest
 
 from gateway.errors import Overloaded, Unavailable
 from gateway.http.connections import ConnectionLimits, Doors, is_loopback
+from gateway.settings import GatewaySettings
 
 
 def test_an_address_has_so_many_connections():
     doors = Doors(ConnectionLimits(per_address=2))
     assert [doors.enter("203.0.113.1") for _ in range(2)] == [None, None]
-    assert isinstance(doors.enter("203.0.113.1"), Overloaded)
+    refused = doors.enter("203.0.113.1")
+    assert isinstance(refused, Overloaded)
+    assert "more than 2 (QUIRE_MAX_CONNECTIONS_PER_ADDRESS)" in refused.message
     assert isinstance(doors.enter("::ffff:203.0.113.1"), Overloaded), "the same address"
     assert doors.enter("203.0.113.2") is None
     for _ in range(3):
@@ -50,6 +53,11 @@ def test_loopback_is_bounded_in_all(address):
     doors = Doors(ConnectionLimits(connections=3, per_address=1))
     assert [doors.enter(address) for _ in range(3)] == [None] * 3
     assert isinstance(doors.enter(address), Unavailable)
+
+
+def test_a_client_of_the_openai_package_has_room():
+    doors = Doors(ConnectionLimits(per_address=GatewaySettings().max_connections_per_address))
+    assert [doors.enter("203.0.113.1") for _ in range(1000)] == [None] * 1000
 
 
 def test_no_bound_by_address():

@@ -1,11 +1,15 @@
 """Hosts that the gateway answers to, and web pages that may ask it."""
 
+import logging
+
 import httpx
 import pytest
 
 from gateway.app import Options
-from gateway.http.origin import Access
+from gateway.http.key_ring import KeyRing
+from gateway.http.origin import MOST_TOLD, Access, OriginGuard
 from gateway.settings import GatewaySettings
+from proto.rpc import BusAway
 from tests.unit.gateway.conftest import JSON, NoTokenizer, app_of
 
 BAD_BODY = b"{"
@@ -32,6 +36,13 @@ async def ask(access: Access = Access(), **headers: str) -> httpx.Response:  # n
         "[::1]:8000",
         "192.168.1.5",
         "[2001:db8::1]",
+        "host.docker.internal:8000",
+        "gpubox.local",
+        "app.localhost:8000",
+        "gpubox.home.arpa",
+        "quire-gateway.default.svc.cluster.local",
+        "gpubox",
+        "Quire_gateway:8000",
     ],
 )
 async def test_hosts_that_no_foreign_page_can_have(host):
@@ -45,7 +56,11 @@ async def test_hosts_that_no_foreign_page_can_have(host):
         "evil.example:8000",
         "localhost.evil.example",
         "127.0.0.1.evil.example",
-        "gateway",
+        "local.example",
+        "gpubox.tail1234.ts.net",
+        ".local",
+        "internal.evil.example",
+        "evil.example/.local",
         "a@b",
         "",
     ],
@@ -62,9 +77,51 @@ async def test_a_request_has_one_host():
     async with client() as http:
         twice = await http.get("/health/live", headers=[("host", "localhost"), ("host", "localhost")])
     assert (twice.status_code, twice.json()["error"]["code"]) == (400, "invalid_http")
-    access = Access()
-    assert access.refusal("1.1", [], []) is not None
-    assert access.refusal("1.0", [], []) is None
+    guard = OriginGuard(app_of(NoTokenizer()), Access(), KeyRing())
+    assert await guard.refusal("1.1", [], []) is not None
+    assert await guard.refusal("1.0", [], []) is None
+
+
+async def test_where_a_key_is_needed_the_host_may_be_any(keys_of):
+    """A page whose name was made to point here has no key."""
+    async with client(keys=keys_of({"sk": "a"})) as http:
+        page = {"host": "evil.example", "origin": "http://evil.example"}
+        assert (await http.post("/v1/completions", headers=page, content=BAD_BODY)).status_code == 401
+        asked = page | {"authorization": "Bearer sk"}
+        assert (await http.post("/v1/completions", headers=asked, content=BAD_BODY)).status_code == 400
+        asked["origin"] = "http://other.example"
+        answer = await http.post("/v1/completions", headers=asked, content=BAD_BODY)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "origin_not_allowed")
+
+
+async def test_a_host_while_it_is_not_known_whether_keys_are_needed():
+    class Away:
+        async def version(self):
+            raise BusAway
+
+    keys = KeyRing(store=Away())
+    for host, status in (("evil.example", 403), ("localhost", 503)):
+        async with client(keys=keys) as http:
+            answer = await http.post("/v1/completions", headers={"host": host}, content=BAD_BODY)
+        assert answer.status_code == status
+
+
+async def test_the_machines_own_name(monkeypatch):
+    monkeypatch.setattr("socket.gethostname", lambda: "GPU.example.com")
+    access = GatewaySettings().access
+    assert (await ask(access, host="gpu.example.com:8000")).status_code == 400
+    assert (await ask(access, host="other.example.com")).status_code == 403
+
+
+async def test_a_page_that_is_refused_is_told_in_the_log_once(caplog):
+    """The page's script cannot read why."""
+    caplog.set_level(logging.WARNING, "gateway.http.origin")
+    guard = OriginGuard(app_of(NoTokenizer()), Access(), KeyRing())
+    for number in (0, 0, *range(MOST_TOLD + 9)):
+        assert await guard.refusal("1.1", ["localhost"], [f"https://app{number}.example\n"]) is not None
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == MOST_TOLD
+    assert told[0] == r"refused pages of 'https://app0.example\n': QUIRE_ALLOWED_ORIGINS can name them"
 
 
 @pytest.mark.parametrize(
@@ -86,8 +143,8 @@ async def test_names_that_are_allowed(allowed, host, passes):
 
 
 async def test_the_host_that_it_listens_on():
-    access = GatewaySettings(host="Box.internal", open_to_all=True).access
-    assert (await ask(access, host="box.internal:8000")).status_code == 400
+    access = GatewaySettings(host="Box.example", open_to_all=True).access
+    assert (await ask(access, host="box.example:8000")).status_code == 400
 
 
 @pytest.mark.parametrize(
