@@ -12,7 +12,8 @@ from gateway.api.chat_schema import ChatBody
 from gateway.api.logprobs import chat_logprobs
 from gateway.api.respond import respond
 from gateway.api.splitter import Pieces, Splitter
-from gateway.api.tools import input_of, named
+from gateway.api.tool_choice import named
+from gateway.api.tools import input_of
 from gateway.api.translate import chat_requests
 from gateway.http.openapi import posting
 from gateway.upstream.generator import Generator

@@ -2,9 +2,10 @@
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, ValidationInfo, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
+from gateway.api.attached import FILE_PARTS, file_as_text
 from gateway.api.fields import (
     MAX_INT32,
     MAX_MESSAGE_FIELDS,
@@ -18,27 +19,20 @@ from gateway.api.fields import (
     alternatives,
     at_most,
     declared,
+    text_of,
 )
 from gateway.api.generation_schema import GenerationBody
 from gateway.api.images import has_image, image_as_text
+from gateway.api.items import Item, OtherItem, items_from, messages_of
 from gateway.api.old_functions import with_calls, with_tools
 from gateway.api.request_schema import BodyPart
-from gateway.api.results import readable
-from gateway.api.tools import (
-    MAX_CALLS,
-    MAX_ID,
-    MAX_TOOLS,
-    ToolCall,
-    ToolChoice,
-    Tools,
-    allowed_names,
-    as_function,
-    call_shape,
-    demanded,
-    name_of,
-)
+from gateway.api.results import earlier_readable, readable
+from gateway.api.tool_choice import ToolChoice, allowed_names, call_shape, demanded
+from gateway.api.tools import MAX_CALLS, MAX_ID, MAX_TOOLS, ToolCall, Tools, as_function, name_of
 from gateway.errors import BadRequest
 from proto.tokenizer_pb2 import CallShape, Shape
+
+Json = dict[str, Any]
 
 
 class Message(BodyPart):
@@ -75,12 +69,83 @@ class Message(BodyPart):
         if value.get("role") not in ("assistant", "tool") or value.get("content") is not None:
             fields["content"] = value.get("content", ...)
         if value.get("role") == "tool" and "content" in fields:
-            fields["content"] = readable(fields["content"], image_as_text, info.context)
+            fields["content"] = readable(fields["content"], _readable_part, info.context)
+        if value.get("role") == "assistant" and isinstance(fields.get("content"), list):
+            fields["content"], thoughts = _apart(fields["content"])
+            if thoughts:
+                fields.setdefault("reasoning_content", thoughts)
         return fields
+
+
+def _apart(parts: list[Any]) -> tuple[list[Any], str]:
+    """What an answer said, and its thoughts, each of which is a text or, as Mistral's, text parts."""
+    said, thoughts = [], []
+    for part in parts:
+        if isinstance(part, dict) and part.get("type") == "thinking":
+            thoughts.append(text_of(part.get("thinking")))
+        else:
+            said.append(part)
+    return said, "".join(thoughts)
 
 
 _NOTES = frozenset(("refusal", "annotations"))
 """What OpenAI's answers say of a message besides its content."""
+
+
+def _readable_part(part: Json) -> Json:
+    """A part of a message, if it can be read. Raises `ValueError`."""
+    match part.get("type"):
+        case "image_url":
+            return image_as_text(part)
+        case kind if kind in FILE_PARTS:
+            return file_as_text(part)
+        case "thinking":
+            return part
+    raise PydanticCustomError("unsupported_value", "Only texts, images and files of texts are supported")
+
+
+def _with_what_is_known(value: object, info: ValidationInfo) -> object:
+    return earlier_readable(value, _readable_part, info.context, "messages")
+
+
+Messages = Annotated[
+    list[Message], BeforeValidator(_with_what_is_known, json_schema_input_type=list[Message])
+]
+
+
+def _of_items(fields: Json) -> list[Message]:
+    """The messages of a body that has items of the Responses API instead."""
+    return [Message.model_validate(one) for one in messages_of(fields["input"])]
+
+
+class Reasoning(BodyPart):
+    """How much the model thinks before it answers, as OpenRouter has it."""
+
+    place: ClassVar[str] = "reasoning."
+
+    effort: str | None = Field(None, max_length=64, description="Another name of `reasoning_effort`.")
+    enabled: bool | None = Field(None, description="Another name of `thinking`.")
+
+
+def _switch(value: object) -> object:
+    match value:
+        case {"type": str(kind)}:
+            return kind != "disabled"
+    return value
+
+
+Switch = Annotated[
+    bool | None,
+    BeforeValidator(_switch),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "boolean"},
+                {"type": "object", "properties": {"type": {"type": "string"}}, "required": ["type"]},
+            ]
+        }
+    ),
+]
 
 
 class Prediction(BodyPart):
@@ -110,10 +175,24 @@ class ChatBody(GenerationBody):
         "web_search_options": (),
     }
     ignored: ClassVar[frozenset[str]] = GenerationBody.ignored | {"moderation", "verbosity"}
+    mixed: ClassVar[frozenset[str]] = frozenset(("input", "content", "output"))
     lenient_budget: ClassVar[bool] = False
     """A `thinking_token_budget` is passed over where a model's thoughts cannot be counted."""
 
-    messages: list[Message] = Field(min_length=1, max_length=MAX_MESSAGES)
+    input: Annotated[
+        list[Item],
+        Field(max_length=MAX_MESSAGES),
+        BeforeValidator(items_from, json_schema_input_type=str | list[Item | OtherItem]),
+        at_most(MAX_MESSAGES),
+    ] = Field(
+        default_factory=list, description="A conversation as `/v1/responses` has it. Cursor sends such."
+    )
+    messages: Messages = Field(
+        default_factory=_of_items,
+        min_length=1,
+        max_length=MAX_MESSAGES,
+        description="May be left out where there is an `input`.",
+    )
     chat_template_kwargs: Arguments = Field(
         default_factory=dict, description="Variables of the model's own chat template."
     )
@@ -136,6 +215,12 @@ class ChatBody(GenerationBody):
         max_length=64,
         description="For templates that know it; with `none` a template that can leaves out the thought.",
     )
+    reasoning: Reasoning | None = None
+    thinking: Switch = Field(
+        None,
+        description='With `{"type": "disabled"}` a template that can leaves out the thought.',
+    )
+    enable_thinking: bool | None = Field(None, description="Another name of `thinking`.")
     include_reasoning: bool = Field(True, description="With `false` an answer leaves out the thought.")
     prediction: Prediction | None = Field(
         None, description="What most of the answer is expected to be. It comes faster where it is."
@@ -166,6 +251,9 @@ class ChatBody(GenerationBody):
 
     @model_validator(mode="after")
     def _consistent(self) -> "ChatBody":
+        if not self.messages:
+            message = "Missing required parameter: 'messages'."
+            raise BadRequest(message, param="messages", code="missing_required_parameter")
         begins = self.add_generation_prompt and "add_generation_prompt" in self.model_fields_set
         if self.continue_final_message and begins:
             message = "'continue_final_message' does not go with 'add_generation_prompt'."
@@ -178,6 +266,18 @@ class ChatBody(GenerationBody):
             message = "'max_tokens' and 'max_completion_tokens' differ; use the latter."
             raise BadRequest(message, param="max_tokens", code="invalid_value")
         return self
+
+    @property
+    def variables(self) -> dict[str, Any]:
+        """Those of the chat template: how much is to be thought, and what the client gives itself."""
+        asked = self.reasoning or Reasoning()
+        effort = self.reasoning_effort or asked.effort
+        switches = (self.thinking, self.enable_thinking, asked.enabled, False if effort == "none" else None)
+        wanted = [each for each in switches if each is not None]
+        found: dict[str, Any] = {"reasoning_effort": effort} if effort else {}
+        if wanted:
+            found |= dict.fromkeys(("enable_thinking", "thinking"), all(wanted))
+        return found | self.chat_template_kwargs
 
     @property
     def predicted(self) -> str:

@@ -2,7 +2,7 @@
 
 from pydantic import Field, model_validator
 
-from gateway.api.chat_schema import Message
+from gateway.api.chat_schema import Messages
 from gateway.api.embeddings_schema import Truncation
 from gateway.api.fields import MAX_MESSAGES, Arguments, Inputs
 from gateway.api.images import has_image
@@ -16,7 +16,7 @@ class ClassifyBody(RequestBody):
     """POST /v1/classify: texts, or a conversation."""
 
     input: Inputs = Field(default_factory=list)
-    messages: list[Message] = Field(
+    messages: Messages = Field(
         default_factory=list,
         min_length=1,
         max_length=MAX_MESSAGES,

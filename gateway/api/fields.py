@@ -7,7 +7,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
+from gateway.api.attached import FILE_PARTS, FILE_SCHEMAS, file_as_text
 from gateway.api.images import IMAGE_PART, from_part
+from gateway.api.results import OTHER_FILE
 from gateway.errors import BadRequest
 from gateway.http.json_text import value_of
 from proto.sampling import MAX_ALLOWED, MAX_BIAS, MAX_BIASES, PARAMETERS
@@ -175,10 +177,10 @@ def _arguments(value: object) -> object:
     return value
 
 
-def _text(value: object, images: bool = False) -> object:
+def text_of(value: object, files: bool = False) -> str:
     """Message content as one string. The texts of a list of parts are joined. An ellipsis: there is none.
 
-    `images`: there may be images among them, see `images.py`.
+    `files`: there may be images among them, see `images.py`, and files that are texts.
     """
     if isinstance(value, str):
         return value
@@ -190,11 +192,13 @@ def _text(value: object, images: bool = False) -> object:
     for part in value:
         if not isinstance(part, dict) or not isinstance(kind := part.get("type"), str):
             raise PydanticCustomError("string_type", "Input should be a string or a list of text parts")
-        if kind == "image_url" and images:
+        if kind == "image_url" and files:
             texts.append(from_part(part))
             continue
+        if kind in FILE_PARTS and files:
+            part, kind = file_as_text(part), "text"
         if kind not in TEXT_PARTS:
-            what = "Only parts of types 'text' and 'image_url' are" if images else "Only texts are"
+            what = "Only parts of types 'text', 'image_url' and 'file' are" if files else "Only texts are"
             raise PydanticCustomError("unsupported_value", "{what} supported here", {"what": what})
         # Other fields are hints for caches and the like.
         field = TEXT_PARTS[kind]
@@ -223,6 +227,15 @@ _TEXT_PARTS: list[JsonSchemaValue] = [
     }
     for kind, field in TEXT_PARTS.items()
 ]
+_THINKING_PART: JsonSchemaValue = {
+    "type": "object",
+    "description": "What the assistant thought before.",
+    "properties": {
+        "type": {"const": "thinking"},
+        "thinking": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"anyOf": _TEXT_PARTS}}]},
+    },
+    "required": ["type", "thinking"],
+}
 
 
 def _content(*parts: JsonSchemaValue) -> WithJsonSchema:
@@ -322,12 +335,15 @@ Breakers = Annotated[
     ),
 ]
 """Texts beyond which no repetition reaches."""
-Text = Annotated[str | None, BeforeValidator(_text), _content(*_TEXT_PARTS)]
+Text = Annotated[str | None, BeforeValidator(text_of), _content(*_TEXT_PARTS)]
 """A string or text parts."""
 Content = Annotated[
-    str | None, BeforeValidator(partial(_text, images=True)), _content(*_TEXT_PARTS, IMAGE_PART)
+    str | None,
+    BeforeValidator(partial(text_of, files=True)),
+    _content(*_TEXT_PARTS, IMAGE_PART, *FILE_SCHEMAS, _THINKING_PART, OTHER_FILE),
 ]
-"""What a message says: a string, or texts and images. Null stands only where a message may have none."""
+"""What a message says: a string, or texts, images and files. Null stands only where a message may have
+none."""
 Arguments = Annotated[dict[str, Any], BeforeValidator(_arguments)]
 Documents = Annotated[list[Arguments], Field(max_length=MAX_DOCUMENTS), BeforeValidator(_arguments)]
 Unsupported = Annotated[None, BeforeValidator(_refused)]

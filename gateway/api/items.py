@@ -6,12 +6,13 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
+from gateway.api.attached import FILE_SCHEMAS, file_as_text
 from gateway.api.fields import Unsupported
 from gateway.api.ignored import Ignored
 from gateway.api.images import as_text, from_url
 from gateway.api.opaque_thoughts import thought_of
 from gateway.api.responses_tools import Tools, qualified
-from gateway.api.results import OtherFile, readable
+from gateway.api.results import OtherFile, earlier_readable, readable
 from gateway.api.tools import MAX_ID, MAX_NAME, CallArguments, LenientPart, input_arguments
 from gateway.errors import BadRequest
 
@@ -68,29 +69,42 @@ _TYPES_OF_PARTS = ("input_text", "output_text", "text", "refusal", "input_image"
 def _parts(value: object) -> object:
     if isinstance(value, str):
         return [{"type": "text", "text": value}]
-    for part in value if isinstance(value, list) else ():
-        if isinstance(part, dict) and part.get("type") not in _TYPES_OF_PARTS:
-            message = "Only parts of types input_text, input_image, output_text and refusal are supported"
-            raise PydanticCustomError("unsupported_value", message)
-    return value
+    return [_known_part(part) for part in value] if isinstance(value, list) else value
 
 
+def _known_part(part: object) -> object:
+    """A part as it is; a file as a text. Raises `PydanticCustomError` for one that cannot be read."""
+    if not isinstance(part, dict) or part.get("type") in _TYPES_OF_PARTS:
+        return part
+    if part.get("type") == "input_file":
+        return file_as_text(part)
+    message = "Only parts of types input_text, input_image, input_file, output_text and refusal are supported"
+    raise PydanticCustomError("unsupported_value", message)
+
+
+def _readable_part(part: Json) -> object:
+    """A part that is no text, if it can be read. Raises `ValueError`."""
+    return InputImage.model_validate(part) if part.get("type") == "input_image" else _known_part(part)
+
+
+InputFile = Annotated[Json, WithJsonSchema(FILE_SCHEMAS[1])]
 _Part = InputText | InputRefusal | InputImage
 _AnyPart = Annotated[_Part, Field(discriminator="type")]
 Parts = Annotated[
     list[_AnyPart],
     Field(max_length=MAX_PARTS),
-    BeforeValidator(_parts, json_schema_input_type=str | list[_AnyPart]),
+    BeforeValidator(_parts, json_schema_input_type=str | list[_AnyPart | InputFile | OtherFile]),
 ]
-"""A text, or parts: texts and images."""
+"""A text, or parts: texts, images, and files that are texts."""
 
 
 def _result(value: object, info: ValidationInfo) -> object:
-    return readable(value, InputImage.model_validate, info.context)
+    return readable(value, _readable_part, info.context)
 
 
 ResultParts = Annotated[
-    Parts, BeforeValidator(_result, json_schema_input_type=str | list[_AnyPart | OtherFile] | None)
+    Parts,
+    BeforeValidator(_result, json_schema_input_type=str | list[_AnyPart | InputFile | OtherFile] | None),
 ]
 """The same. A text stands for each that is neither."""
 
@@ -274,7 +288,7 @@ def items_from(value: object, info: ValidationInfo) -> object:
                     left_out.add(call_id)
                 continue
         items.append(item)
-    return items
+    return earlier_readable(items, _readable_part, info.context, info.field_name or "")
 
 
 def _leave_out(number: int, kind: object, info: ValidationInfo) -> None:

@@ -7,9 +7,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationInfo, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from gateway.api.attached import paragraphs
 from gateway.api.ignored import Ignored
 from gateway.api.images import from_base64, from_url
-from gateway.api.results import OtherFile, readable, readable_part
+from gateway.api.results import OtherFile, earlier_readable, readable, readable_part
 from gateway.api.tools import MAX_CALLS, MAX_ID, MAX_NAME, LenientPart
 
 MAX_BLOCKS = 2 * MAX_CALLS
@@ -143,7 +144,7 @@ class DocumentPart(LenientPart):
 
     @property
     def text(self) -> str:
-        return _paragraphs(self.title, self.context, self.source.text)
+        return paragraphs(self.title, self.context, self.source.text)
 
 
 class SearchResultPart(LenientPart):
@@ -156,7 +157,7 @@ class SearchResultPart(LenientPart):
 
     @property
     def text(self) -> str:
-        return _paragraphs(self.title, self.source, self.content)
+        return paragraphs(self.title, self.source, self.content)
 
 
 class ReferencePart(LenientPart):
@@ -168,10 +169,6 @@ class ReferencePart(LenientPart):
     @property
     def text(self) -> str:
         return f"{self.tool_name}\n"
-
-
-def _paragraphs(*texts: str | None) -> str:
-    return "".join(f"{text}\n\n" for text in texts if text)
 
 
 _Readable = TextPart | DocumentPart | SearchResultPart | ImagePart
@@ -223,14 +220,15 @@ Part = Annotated[
 ]
 
 
+_FILES = ("document", "image")
 _UnreadFile = Annotated[
     Json,
     WithJsonSchema(
         {
             "type": "object",
-            "description": "A file that cannot be read: behind a result a text stands for it.",
-            "properties": {"type": {"enum": ["document", "image"]}},
-            "required": ["type"],
+            "description": "A file that cannot be read: behind a result, and before the user's last message, "
+            "a text stands for it.",
+            "properties": {"type": {"not": {"enum": [one for one in _PARTS if one not in _FILES]}}},
         }
     ),
 ]
@@ -299,7 +297,7 @@ def _with_what_is_known(value: object, info: ValidationInfo) -> object:
                 if given:
                     turn = turn | {"content": [_readable(one, info.context) for one in parts]}
         turns.append(turn)
-    return turns
+    return earlier_readable(turns, _earlier, info.context, "messages")
 
 
 def _known_parts(content: object, ignored: Ignored) -> object:
@@ -317,6 +315,15 @@ def _known_parts(content: object, ignored: Ignored) -> object:
             case _:
                 found.append(part)
     return found
+
+
+def _earlier(part: Json) -> object:
+    """A part of an earlier message. Raises `ValueError` if it cannot be read."""
+    if part.get("type") in _FILES:
+        return _RESULT_PART.validate_python(part)
+    if part.get("type") in _PARTS:
+        return part
+    raise PydanticCustomError("unsupported_value", "This cannot be read")
 
 
 def _is_result(part: object) -> bool:

@@ -199,7 +199,7 @@ class CountBody(RequestBody):
         fields: Json = {}
         if self.thinking is not None:
             wanted = self.thinking.type != "disabled"
-            fields["chat_template_kwargs"] = {"enable_thinking": wanted, "thinking": wanted}
+            fields["thinking"] = wanted
             if wanted and self.thinking.budget_tokens is not None:
                 fields["thinking_token_budget"] = self.thinking.budget_tokens
         output = self.output_config or OutputConfig()

@@ -199,8 +199,7 @@ class OllamaBody(RequestBody):
         if "priority" in self.model_fields_set:
             fields["priority"] = self.priority
         if self.think is not None:
-            wanted = self.think is not False
-            fields["chat_template_kwargs"] = {"enable_thinking": wanted, "thinking": wanted}
+            fields["thinking"] = self.think is not False
             if isinstance(self.think, str):
                 fields["reasoning_effort"] = self.think
         if isinstance(self.format, dict):

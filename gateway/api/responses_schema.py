@@ -13,6 +13,7 @@ from gateway.api.request_schema import RequestBody
 from gateway.api.responses_tools import Offered, Tools
 from gateway.api.shape import MAX_DEPTH, StructuredOutputs
 from gateway.api.system_messages import in_place
+from gateway.api.tool_choice import PLAIN, plain
 from gateway.api.tools import MAX_NAME, MAX_TOOL_VALUES, LenientPart
 from gateway.errors import BadRequest
 
@@ -84,7 +85,7 @@ _NAME = {"type": "string", "minLength": 1}
 _NAMESPACE = {"anyOf": [{"type": "string"}, {"type": "null"}], "description": "Of a tool that is in one."}
 _CHOICE = {
     "anyOf": [
-        {"enum": ["none", "auto", "required"]},
+        *PLAIN,
         {
             "type": "object",
             "properties": {"type": {"enum": ["function", "custom"]}, "name": _NAME, "namespace": _NAMESPACE},
@@ -153,7 +154,7 @@ class ResponsesBody(RequestBody):
         default_factory=list,
         description="Functions that the model may call, and namespaces of such. Others are ignored.",
     )
-    tool_choice: Annotated[Any, WithJsonSchema(_CHOICE)] = Field(
+    tool_choice: Annotated[Any, BeforeValidator(plain), WithJsonSchema(_CHOICE)] = Field(
         "auto",
         description="`none` hides the functions from the model. `required` or a function's name demands one.",
     )

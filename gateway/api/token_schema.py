@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from gateway.api.chat_schema import ChatBody, Message
+from gateway.api.chat_schema import ChatBody, Messages
 from gateway.api.completions_schema import CompletionBody
 from gateway.api.fields import MAX_MESSAGES, MAX_TEMPLATE_LENGTH, Arguments, TokenId
 from gateway.api.request_schema import RequestBody
@@ -30,7 +30,7 @@ class TokenizeBody(RequestBody):
         None, min_length=1, description="In place of `prompt`, as llama.cpp has it: without special tokens."
     )
     add_special: bool = Field(False, description="With `content`: add the tokenizer's own special tokens.")
-    messages: list[Message] | None = Field(None, min_length=1, max_length=MAX_MESSAGES)
+    messages: Messages | None = Field(None, min_length=1, max_length=MAX_MESSAGES)
     add_special_tokens: bool | None = Field(
         None, description="Add the tokenizer's own special tokens: by default, not to a conversation."
     )

@@ -4,7 +4,7 @@ A custom tool is a function whose one argument is a text, its `input`, which may
 """
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -21,7 +21,7 @@ from pydantic_core import PydanticCustomError
 from gateway.api.fields import bounded
 from gateway.api.ignored import Ignored
 from gateway.errors import BadRequest
-from proto.tokenizer_pb2 import CallShape, InputGrammar
+from proto.tokenizer_pb2 import InputGrammar
 
 MAX_TOOLS = 1024
 MAX_TOOL_DEPTH = 64
@@ -156,12 +156,19 @@ def _tools(value: object, info: ValidationInfo) -> object:
 
 
 def _nested(tool: Any) -> Any:
-    """A function as chat completions have it, of one that is flat as in `/v1/responses`."""
+    """A tool as chat completions have it, of one that is flat as in `/v1/responses`."""
     match tool:
         case {"type": "function", "function": _}:
             return tool
         case {"type": "function", "name": _, **fields}:
             return {"type": "function", "function": fields | {"name": tool["name"]}}
+        case {"type": "custom", "custom": _}:
+            return tool
+        case {"type": "custom", "name": _, "format": {"type": "grammar", **grammar}, **fields}:
+            form = {"type": "grammar", "grammar": grammar}
+            return {"type": "custom", "custom": fields | {"name": tool["name"], "format": form}}
+        case {"type": "custom", "name": _, **fields}:
+            return {"type": "custom", "custom": fields | {"name": tool["name"]}}
     return tool
 
 
@@ -227,71 +234,6 @@ def as_function(tool: Json) -> Json:
     return {"type": "function", "function": function}
 
 
-def _choice(value: object) -> object:
-    """What `tool_choice` may be."""
-    if value in ("none", "auto", "required") or named(value):
-        return value
-    if isinstance(value, dict) and value.get("type") == "allowed_tools":
-        if allowed_names(value) is not None and _mode(value) in ("auto", "required"):
-            return value
-        message = "Input should have 'allowed_tools' with a 'mode' and a list of 'tools'"
-        raise PydanticCustomError("invalid_choice", message)
-    message = (
-        "Input should be 'none', 'auto', 'required', or an object with a function's name or allowed tools"
-    )
-    raise PydanticCustomError("invalid_choice", message)
-
-
-def named(choice: object) -> str:
-    """Name of the function that a `tool_choice` demands; "" if it names none."""
-    if not isinstance(choice, dict) or choice.get("type") not in ("function", "custom"):
-        return ""
-    function = choice.get(choice["type"], choice)
-    name = function.get("name") if isinstance(function, dict) else None
-    return name if isinstance(name, str) else ""
-
-
-def demanded(choice: object) -> bool:
-    """Whether a `tool_choice` demands a call."""
-    return choice == "required" or bool(named(choice)) or _mode(choice) == "required"
-
-
-def _mode(choice: object) -> object:
-    allowed = choice.get("allowed_tools") if isinstance(choice, dict) else None
-    return allowed.get("mode", "auto") if isinstance(allowed, dict) else None
-
-
-def allowed_names(choice: object) -> set[str] | None:
-    """Names of the functions that a `tool_choice` of type allowed_tools allows; None for other types."""
-    allowed = choice.get("allowed_tools") if isinstance(choice, dict) else None
-    tools = allowed.get("tools") if isinstance(allowed, dict) else None
-    if not isinstance(tools, list):
-        return None
-    functions = [tool.get("function", tool.get("custom", tool)) for tool in tools if isinstance(tool, dict)]
-    names = [function.get("name") for function in functions if isinstance(function, dict)]
-    return {name for name in names if isinstance(name, str)} if len(names) == len(tools) else None
-
-
-def call_shape(tools: Sequence[Json], choice: object, parallel: bool) -> CallShape | None:
-    """Rules for the calls of an answer; None if any call is allowed. `tools`: the tools of the request.
-
-    Raises `BadRequest` if a call is demanded that cannot be made.
-    """
-    name = named(choice)
-    inputs = {name_of(tool): grammar for tool in tools if (grammar := grammar_of(tool)) is not None}
-    if not demanded(choice):
-        strict = inputs or any(tool[tool["type"]].get("strict") is True for tool in tools)
-        return CallShape(single=not parallel, inputs=inputs) if strict else None
-    if not tools:
-        raise BadRequest(
-            "'tool_choice' demands a call, and there are no tools.", param="tool_choice", code="invalid_value"
-        )
-    if name and all(name_of(tool) != name for tool in tools):
-        message = f"'tool_choice': there is no function {name!r} among the tools."
-        raise BadRequest(message, param="tool_choice", code="invalid_value")
-    return CallShape(required=True, single=bool(name) or not parallel, function=name, inputs=inputs)
-
-
 _FUNCTION: Json = {
     "type": "object",
     "properties": {
@@ -306,7 +248,7 @@ _FLAT = {
     "properties": {"type": {"const": "function"}, **_FUNCTION["properties"]},
     "required": ["type", "name"],
 }
-_GRAMMAR = {
+_GRAMMAR: Json = {
     "type": "object",
     "properties": {"syntax": {"enum": list(SYNTAXES)}, "definition": {"type": "string", "minLength": 1}},
     "required": ["syntax", "definition"],
@@ -320,7 +262,12 @@ _FORMATS = [
     },
     {"type": "null"},
 ]
-_CUSTOM = {
+_FLAT_GRAMMAR = {
+    "type": "object",
+    "properties": {"type": {"const": "grammar"}, **_GRAMMAR["properties"]},
+    "required": ["type", "syntax", "definition"],
+}
+_CUSTOM: Json = {
     "type": "object",
     "properties": {
         "name": {"type": "string", "minLength": 1, "maxLength": MAX_NAME},
@@ -328,6 +275,15 @@ _CUSTOM = {
         "format": {"anyOf": _FORMATS},
     },
     "required": ["name"],
+}
+_FLAT_CUSTOM = {
+    "type": "object",
+    "properties": {
+        "type": {"const": "custom"},
+        **_CUSTOM["properties"],
+        "format": {"anyOf": [_FLAT_GRAMMAR, *_FORMATS]},
+    },
+    "required": ["type", "name"],
 }
 
 
@@ -352,6 +308,7 @@ _TOOL = {
             for kind, schema in (("function", _FUNCTION), ("custom", _CUSTOM))
         ),
         _FLAT,
+        _FLAT_CUSTOM,
         other_tool("function", "custom"),
     ]
 }
@@ -360,37 +317,4 @@ Tools = Annotated[
     Field(max_length=MAX_TOOLS),
     BeforeValidator(_tools),
     WithJsonSchema({"type": "array", "items": _TOOL, "maxItems": MAX_TOOLS}),
-]
-
-
-_NAME = {"type": "string", "minLength": 1}
-_FLAT_NAME = {
-    "type": "object",
-    "properties": {"type": {"const": "function"}, "name": _NAME},
-    "required": ["type", "name"],
-}
-
-
-def _named(kind: str) -> Json:
-    name = {"type": "object", "properties": {"name": _NAME}, "required": ["name"]}
-    return {"type": "object", "properties": {"type": {"const": kind}, kind: name}, "required": ["type", kind]}
-
-
-ToolChoice = Annotated[
-    str | Json,
-    BeforeValidator(_choice),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"enum": ["none", "auto", "required"]},
-                *(_named(kind) for kind in ("function", "custom")),
-                _FLAT_NAME,
-                {
-                    "type": "object",
-                    "properties": {"type": {"const": "allowed_tools"}, "allowed_tools": {"type": "object"}},
-                    "required": ["type", "allowed_tools"],
-                },
-            ]
-        }
-    ),
 ]

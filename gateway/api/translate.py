@@ -126,7 +126,7 @@ def chat_requests(body: ChatBody, request_id: str, caller: Caller) -> list[TextR
     check(body, caller.limits)
     request = _request(body, request_id, caller)
     request.chat.CopyFrom(_conversation(body.messages))
-    if arguments := _effort(body.reasoning_effort) | body.chat_template_kwargs:
+    if arguments := body.variables:
         # As compact as the client's: it must not grow beyond what was admitted.
         request.chat.template_arguments = _compact(arguments)
     request.chat.no_generation_prompt = not body.add_generation_prompt
@@ -144,15 +144,6 @@ def chat_requests(body: ChatBody, request_id: str, caller: Caller) -> list[TextR
 
 def _compact(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-def _effort(effort: str) -> dict[str, Any]:
-    """What templates call an effort: those that know levels, and those that only know thought or none."""
-    if not effort:
-        return {}
-    if effort == "none":
-        return {"reasoning_effort": effort, "enable_thinking": False, "thinking": False}
-    return {"reasoning_effort": effort}
 
 
 def _ids(request_id: str, count: int) -> list[str]:

@@ -180,9 +180,8 @@ def cases(draw: st.DrawFn, operation: APIOperation, mode: GenerationMode) -> Cas
         # A number that is too large must stay wrong.
         if type(body.get(name)) is int and 0 < body[name] < 2**31:
             body[name] = min(body[name], TOKENS)
-    if (operation.path == "/v1/responses" or "input" not in body) and all(
-        body.get(name) is None for name in limits
-    ):
+    generating = operation.path in ("/v1/responses", "/v1/chat/completions")
+    if (generating or "input" not in body) and all(body.get(name) is None for name in limits):
         body[limits[0]] = TOKENS
     return case
 
@@ -228,8 +227,8 @@ def test_a_body_of_another_shape_is_not_wrong(operations: dict[str, APIOperation
     wrong = SimpleNamespace(mode=GenerationMode.NEGATIVE)
     meta = SimpleNamespace(components={ParameterLocation.BODY: wrong})
     operation = operations["POST /v1/conversations"]
-    for kind, right in (("input_text", True), ("output_text", True), ("sound", False)):
-        body = {"items": [{"role": "assistant", "content": [{"type": kind, "text": ""}]}]}
+    for kind, text, right in (("input_text", "", True), ("output_text", "", True), ("input_text", 5, False)):
+        body = {"items": [{"role": "assistant", "content": [{"type": kind, "text": text}]}]}
         assert is_documented(SimpleNamespace(meta=meta, operation=operation, body=body)) is right
 
 

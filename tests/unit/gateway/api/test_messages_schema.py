@@ -232,9 +232,9 @@ def test_tools(choice, demanded, parallel):
 )
 def test_thinking(thinking, wanted, budget):
     body = chat(thinking=thinking)
-    assert body.chat_template_kwargs == {"enable_thinking": wanted, "thinking": wanted}
+    assert body.variables == {"enable_thinking": wanted, "thinking": wanted}
     assert (body.thinking_token_budget, body.lenient_budget) == (budget, True)
-    assert chat().chat_template_kwargs == {}
+    assert chat().variables == {}
 
 
 def test_an_effort_and_a_format():

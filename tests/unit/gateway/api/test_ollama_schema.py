@@ -34,7 +34,7 @@ def test_the_plain_case():
     asked = chat()
     assert asked.stream, "Ollama streams unless it is told not to"
     assert not chat(stream=False).stream
-    assert (asked.max_tokens, asked.chat_template_kwargs, asked.response_format) == (None, {}, None)
+    assert (asked.max_tokens, asked.variables, asked.response_format) == (None, {}, None)
     assert asked.model_fields_set.isdisjoint({"temperature", "top_p", "max_tokens", "seed", "priority"})
 
 
@@ -92,8 +92,8 @@ def test_formats():
 )
 def test_thinking(think, wanted, effort):
     asked = chat(think=think)
-    assert asked.chat_template_kwargs == {"enable_thinking": wanted, "thinking": wanted}
-    assert asked.reasoning_effort == effort
+    levels = {"reasoning_effort": effort} if effort else {}
+    assert asked.variables == {"enable_thinking": wanted, "thinking": wanted} | levels
 
 
 def test_calls_and_their_results_find_each_other():

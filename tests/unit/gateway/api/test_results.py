@@ -154,3 +154,89 @@ def test_a_file_behind_a_result_is_documented():
     fields["messages"][0]["content"].append({"type": "document", "source": {"type": "file"}})
     assert jsonschema_rs.validator_for(kind.model_json_schema()).is_valid(fields)
     parse(json.dumps(fields).encode(), kind, Ignored())
+
+
+TEXT = f"data:text/markdown;base64,{b64encode('❄ fox'.encode()).decode()}"
+UNREADABLE = [
+    (ChatBody, {"type": "image_url", "image_url": URLS[0]}),
+    (ChatBody, {"type": "file", "file": {"file_data": "data:application/pdf;base64,AAAA"}}),
+    (ChatBody, {"type": "file", "file": {"file_data": TEXT[:-3]}}),
+    (ChatBody, {"type": "file", "file": {"file_data": "data:text/plain;base64,/w=="}}),
+    (ChatBody, {"type": "file", "file": {"file_id": "f"}}),
+    (ChatBody, {"type": "input_file", "file_url": "https://a.b/c"}),
+    (ChatBody, {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}),
+    (ResponsesBody, {"type": "input_image", "image_url": URLS[0]}),
+    (ResponsesBody, {"type": "input_file", "file_id": "f"}),
+    (ResponsesBody, {"type": "input_file", "file_data": "data:application/pdf;base64,AAAA"}),
+    (ResponsesBody, {"type": "sound"}),
+    (MessagesBody, {"type": "document", "source": {"type": "base64", "data": "AAAA"}}),
+    (MessagesBody, {"type": "image", "source": {"type": "url", "url": URLS[0]}}),
+    (MessagesBody, {"type": "container_upload", "file_id": "f"}),
+]
+
+
+def conversation(kind, *contents):
+    """A question of the user's for each content, with answers between."""
+    turns = [{"role": "user", "content": content} for content in contents]
+    answered = [each for turn in turns for each in (turn, {"role": "assistant", "content": "Yes."})][:-1]
+    fields = {"input" if kind is ResponsesBody else "messages": answered}
+    return kind, fields | ({"max_tokens": 5} if kind is MessagesBody else {})
+
+
+def questions(body):
+    """What the user says."""
+    if isinstance(body, MessagesBody):
+        body = body.chat()
+    elif isinstance(body, ResponsesBody):
+        body = body.chat(body.input, body.offered(body.input))
+    return [one.content for one in body.messages if one.role == "user"]
+
+
+@pytest.mark.parametrize(("kind", "part"), UNREADABLE)
+def test_a_user_may_go_on_after_a_file_that_was_refused(kind, part):
+    around, ignored = [{"type": "text", "text": "It: "}, part], Ignored()
+    image = "image" in part["type"]
+    made = conversation(kind, around, "And now?")
+    assert questions(read(made, ignored)) == [f"It: {UNSEEN if image else UNREAD}", "And now?"]
+    place = "input" if kind is ResponsesBody else "messages"
+    assert ignored.header() == f"{place}.{'image' if image else 'file'}"
+    assert jsonschema_rs.validator_for(kind.model_json_schema()).is_valid(made[1])
+    for strict, contents in ((None, (around, "And now?")), (Ignored(), ("A", around))):
+        with pytest.raises(BadRequest):
+            read(conversation(kind, *contents), strict)
+
+
+@pytest.mark.parametrize(
+    ("kind", "part"),
+    [
+        (ChatBody, {"type": "file", "file": {"filename": "a.md", "file_data": TEXT}}),
+        (ChatBody, {"type": "input_file", "filename": "a.md", "file_data": TEXT}),
+        (ResponsesBody, {"type": "input_file", "filename": "a.md", "file_data": TEXT}),
+    ],
+)
+def test_a_file_that_is_a_text_is_read(kind, part):
+    made = conversation(kind, [part], [part, {"type": "text", "text": "What is it?"}])
+    ignored = Ignored()
+    for context in (ignored, None):
+        first, last = questions(read(made, context))
+        assert (first, last) == ("a.md\n\n❄ fox\n\n", "a.md\n\n❄ fox\n\nWhat is it?")
+    assert not ignored
+    assert jsonschema_rs.validator_for(kind.model_json_schema()).is_valid(made[1])
+    of = chat if kind is ChatBody else responses
+    assert said(read(of([part]), ignored)) == first, "of a tool, too"
+
+
+@pytest.mark.parametrize("thought", ["Hm.", [{"type": "text", "text": "H"}, {"type": "text", "text": "m."}]])
+def test_thoughts_among_the_parts_of_an_answer(thought):
+    """As Mistral's models, and clients of Anthropic's, have them."""
+    parts = [{"type": "thinking", "thinking": thought, "signature": "s"}, {"type": "text", "text": "Nine."}]
+    turns = [{"role": role, "content": parts} for role in ("assistant", "user")]
+    turns[1]["content"] = "Why?"
+    for context in (Ignored(), None):
+        answer = read((ChatBody, {"messages": turns}), context).messages[0]
+        assert (answer.content, answer.reasoning_content) == ("Nine.", "Hm.")
+    turns[0]["reasoning_content"] = "It was nine."
+    assert read((ChatBody, {"messages": turns})).messages[0].reasoning_content == "It was nine."
+    assert jsonschema_rs.validator_for(ChatBody.model_json_schema()).is_valid({"messages": turns})
+    with pytest.raises(BadRequest):
+        read((ChatBody, {"messages": [{"role": "user", "content": parts}]}))

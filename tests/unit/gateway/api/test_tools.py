@@ -75,6 +75,71 @@ async def test_a_flat_function_is_one_all_the_same(gateway):
     assert gateway.tokenizer.requests[-1].shape.calls.function == "weather"
 
 
+async def test_a_flat_custom_tool_is_one_all_the_same(gateway):
+    grammar = {"syntax": "lark", "definition": 'start: "a"'}
+    flat = {"type": "custom", "name": "patch", "format": {"type": "grammar", **grammar}}
+    await conversation(gateway, tools=[flat, {"type": "custom", "name": "say", "description": "Says."}])
+    request = gateway.tokenizer.requests[-1]
+    assert [one["function"]["name"] for one in json.loads(request.chat.tools)] == ["patch", "say"]
+    assert request.shape.calls == CallShape(inputs={"patch": InputGrammar(**grammar)})
+
+
+@pytest.mark.parametrize("kind", ["none", "auto", "required"])
+async def test_a_choice_without_a_name_may_be_an_object(gateway, kind):
+    """Cursor sends such."""
+    answers = []
+    for choice in (kind, {"type": kind}):
+        await conversation(gateway, tools=[PLAIN], tool_choice=choice)
+        request = gateway.tokenizer.requests[-1]
+        answers.append((request.chat.tools, request.shape))
+    assert answers[0] == answers[1]
+    asked = {"model": "m", "input": "A", "tools": [{"type": "function", "name": "a"}], "store": False}
+    answer = await gateway.http.post("/v1/responses", json=asked | {"tool_choice": {"type": kind}})
+    assert (answer.status_code, answer.json()["tool_choice"]) == (200, kind)
+
+
+async def test_a_conversation_as_responses_have_it(gateway):
+    """Cursor posts it to `/v1/chat/completions`, and expects its answers."""
+    body = {
+        "model": "m",
+        "input": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": [{"type": "input_text", "text": "Weather?"}]},
+            {"type": "function_call", "call_id": "call_1", "name": "weather", "arguments": ARGUMENTS},
+            {"type": "function_call_output", "call_id": "call_1", "output": "9 °C"},
+        ],
+        "tools": [{"type": "function", **WEATHER["function"]}],
+        "tool_choice": {"type": "auto"},
+        "reasoning": {"effort": "medium", "summary": "auto"},
+        "stream": True,
+    }
+    answer = await gateway.http.post("/v1/chat/completions", json=body)
+    assert answer.text.startswith('data: {"id":"chatcmpl-')
+    assert answer.headers["x-quire-ignored"] == "reasoning.summary"
+    chat = gateway.tokenizer.requests[-1].chat
+    assert [one.role for one in chat.messages] == ["system", "user", "assistant", "tool"]
+    assert [one.content for one in chat.messages] == ["Be brief.", "Weather?", "", "9 °C"]
+    assert chat.messages[2].tool_calls[0].arguments == ARGUMENTS
+    assert json.loads(chat.template_arguments) == {"reasoning_effort": "medium"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({}, "messages"),
+        ({"input": []}, "messages"),
+        ({"input": 5}, "input"),
+        ({"input": [{"type": "function_call", "call_id": "c", "name": ""}]}, "input[0].name"),
+        ({"input": [{"type": "item_reference", "id": "i"}]}, "input[0]"),
+        ({"input": "A", "messages": []}, "messages"),
+    ],
+)
+def test_no_conversation(fields, param):
+    with pytest.raises(BadRequest) as refused:
+        parse(json.dumps(fields).encode(), ChatBody, Ignored())
+    assert refused.value.param == param
+
+
 async def test_a_choice_without_tools(gateway):
     for choice in ("none", "auto"):
         assert (await conversation(gateway, tools=[], tool_choice=choice)).tools == ""
@@ -244,6 +309,33 @@ async def test_an_effort_is_the_template_s_to_know(gateway):
     assert json.loads(chat.template_arguments) == {
         "reasoning_effort": "none", "thinking": False, "enable_thinking": True, "a": 1
     }  # fmt: skip
+
+
+OFF = {"enable_thinking": False, "thinking": False}
+ON = {"enable_thinking": True, "thinking": True}
+
+
+@pytest.mark.parametrize(
+    ("fields", "variables"),
+    [
+        ({"thinking": {"type": "disabled"}}, OFF),
+        ({"thinking": {"type": "enabled", "clear_thinking": False}}, ON),
+        ({"enable_thinking": False}, OFF),
+        ({"enable_thinking": True}, ON),
+        ({"reasoning": {"enabled": False}}, OFF),
+        ({"reasoning": {"effort": "high"}}, {"reasoning_effort": "high"}),
+        ({"reasoning": {"effort": "none"}}, {"reasoning_effort": "none", **OFF}),
+        ({"reasoning": {"effort": "high"}, "reasoning_effort": "low"}, {"reasoning_effort": "low"}),
+        ({"reasoning": {"effort": None, "enabled": True}}, ON),
+        ({"enable_thinking": True, "reasoning": {"enabled": False}}, OFF),
+        (
+            {"thinking": {"type": "disabled"}, "chat_template_kwargs": {"thinking": True}},
+            OFF | {"thinking": True},
+        ),
+    ],
+)
+async def test_switches_for_thoughts_of_other_servers(gateway, fields, variables):
+    assert json.loads((await conversation(gateway, **fields)).template_arguments) == variables
 
 
 async def test_a_budget_of_thinking_tokens(gateway):
