@@ -100,13 +100,8 @@ async def serve(node: Node, settings: TokenizerSettings) -> None:
         add_TokenizerServicer_to_server(service, server)
         await server.start()
         capacity = settings.tokenizer_calls
-        labels = 0 if model.classifier is None else len(model.classifier.labels)
-        told = {"num_labels": labels, "bidirectional": model.bidirectional}
-        if model.images is not None:
-            told["images"] = True
-        await node.update(
-            model=name, capacity=capacity, fingerprint=own, defaults=dict(model.defaults), **told
-        )
+        told = {**told_of(model, formats), "defaults": dict(model.defaults)}
+        await node.update(model=name, capacity=capacity, fingerprint=own, **told)
         defaults = ", ".join(f"{key} {value}" for key, value in model.defaults.items())
         log.info("serving %s from %s; its sampling defaults: %s", name, settings.model, defaults or "none")
         try:
@@ -117,6 +112,20 @@ async def serve(node: Node, settings: TokenizerSettings) -> None:
             sizes.close()
             redis.close()
             images.close()
+
+
+def told_of(model: TextModel, formats: Formats) -> dict[str, int]:
+    """What the lease says that the model can do."""
+    told: dict[str, int] = {
+        "num_labels": 0 if model.classifier is None else len(model.classifier.labels),
+        "bidirectional": model.bidirectional,
+    }
+    can = {
+        "images": model.images is not None,
+        "calls": formats.calls is not None,
+        "thoughts": formats.thoughts is not None,
+    }
+    return told | {name: True for name, able in can.items() if able}
 
 
 @asynccontextmanager

@@ -352,9 +352,10 @@ def _shown(model: Model) -> Json:
 
 
 def _capabilities(model: Model) -> list[str]:
-    if model.generates:
-        return ["completion", "tools", *(["vision"] if model.images else [])]
-    return [] if model.num_labels else ["embedding"]
+    if not model.generates:
+        return [] if model.num_labels else ["embedding"]
+    can = {"tools": model.calls, "thinking": model.thoughts, "vision": model.images}
+    return ["completion", *(name for name, able in can.items() if able)]
 
 
 def _now() -> str:

@@ -61,6 +61,10 @@ class Model:
     """It is an encoder, which embeds or classifies texts and generates none."""
     images: bool = False
     """It sees images."""
+    calls: bool = False
+    """Calls of functions are told from its text."""
+    thoughts: bool = False
+    """Thoughts are told from its text."""
     headless: bool = False
     """It has no head: it embeds texts and generates none."""
     absent_since: float | None = field(default=None, compare=False)
@@ -211,6 +215,7 @@ class Catalog:
         defaults = [found for lease in leases if (found := _defaults(lease)) is not None]
         labels = [_count(lease, "num_labels") for lease in leases if lease.service == "tokenizer"]
         encoders, seeing = _told(leases, "bidirectional"), _told(leases, "images")
+        calling, thinking = _told(leases, "calls"), _told(leases, "thoughts")
         headless = [each.info.get("headless") is True for each in _serving(leases)]
         return Model(
             name,
@@ -224,6 +229,8 @@ class Catalog:
             _adapters(leases),
             encoders[0] if encoders else before.bidirectional,
             seeing[0] if seeing else before.images,
+            calling[0] if calling else before.calls,
+            thinking[0] if thinking else before.thoughts,
             any(headless) if headless else before.headless,
             since if absent else None,
         )

@@ -667,3 +667,21 @@ async def test_a_mistake_of_the_caller_s_is_no_error_of_the_span(
     *_, request = await spans_of(spans)
     assert request.status.status_code is StatusCode.UNSET
     assert (request.attributes["error.type"], request.events[-1].name) == ("INVALID_ARGUMENT", "exception")
+
+
+@pytest.mark.parametrize(
+    ("template", "names", "told"),
+    [
+        ("<think>", {}, {"calls", "thoughts"}),
+        ("plain", {}, {"calls"}),
+        ("<think>", {"calls": "none"}, {"thoughts"}),
+        ("<think>", {"calls": "none", "thoughts": "none"}, set()),
+        (None, {}, set()),
+    ],
+)
+def test_the_lease_tells_what_can_be_told_from_the_text(
+    byte_level: TextModel, template: str | None, names: dict[str, str], told: set[str]
+) -> None:
+    model = replace(byte_level, template=template)
+    found = service.told_of(model, Formats(model, **names))
+    assert found == {"num_labels": 0, "bidirectional": False} | dict.fromkeys(told, True)

@@ -218,8 +218,14 @@ async def test_an_encoder_generates_nothing(gateway: Gateway, ask: str) -> None:
 @pytest.mark.parametrize(
     ("told", "generates", "capabilities"),
     [
-        ({}, True, ["completion", "tools"]),
-        ({"images": True}, True, ["completion", "tools", "vision"]),
+        ({}, True, ["completion"]),
+        ({"calls": True}, True, ["completion", "tools"]),
+        ({"thoughts": True}, True, ["completion", "thinking"]),
+        (
+            {"images": True, "calls": True, "thoughts": True},
+            True,
+            ["completion", "tools", "thinking", "vision"],
+        ),
         ({"bidirectional": True}, False, ["embedding"]),
         ({"bidirectional": True, "num_labels": 1}, False, []),
     ],
