@@ -22,6 +22,7 @@ from gateway.api.fields import (
     text_of,
 )
 from gateway.api.generation_schema import GenerationBody
+from gateway.api.ignored import Ignored
 from gateway.api.images import has_image, image_as_text
 from gateway.api.items import Item, OtherItem, items_from, messages_of
 from gateway.api.old_functions import with_calls, with_tools
@@ -127,9 +128,12 @@ class Reasoning(BodyPart):
     enabled: bool | None = Field(None, description="Another name of `thinking`.")
 
 
-def _switch(value: object) -> object:
+def _switch(value: object, info: ValidationInfo) -> object:
     match value:
-        case {"type": str(kind)}:
+        case {"type": str(kind), **others}:
+            if isinstance(info.context, Ignored):
+                for name in others:
+                    info.context.note(f"{info.field_name}.{name}")
             return kind != "disabled"
     return value
 

@@ -338,6 +338,20 @@ async def test_switches_for_thoughts_of_other_servers(gateway, fields, variables
     assert json.loads((await conversation(gateway, **fields)).template_arguments) == variables
 
 
+async def test_what_a_switch_says_besides_is_ignored_and_named(gateway):
+    thinking = {"type": "enabled", "budget_tokens": 7}
+    ask = {"model": "m", "messages": MESSAGES, "thinking": thinking}
+    answer = await gateway.http.post("/v1/chat/completions", json=ask)
+    assert answer.headers["x-quire-ignored"] == "thinking.budget_tokens"
+
+
+@pytest.mark.parametrize("switch", ["disabled", 0, {}, {"type": False}, []])
+async def test_what_is_no_switch(gateway, switch):
+    ask = {"model": "m", "messages": MESSAGES, "thinking": switch}
+    answer = await gateway.http.post("/v1/chat/completions", json=ask)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "thinking")
+
+
 async def test_a_budget_of_thinking_tokens(gateway):
     for budget in (0, 7):
         await conversation(gateway, thinking_token_budget=budget)
