@@ -100,13 +100,16 @@ def _readable_part(part: Json) -> Json:
             return image_as_text(part)
         case kind if kind in FILE_PARTS:
             return file_as_text(part)
-        case "thinking":
-            return part
     raise PydanticCustomError("unsupported_value", "Only texts, images and files of texts are supported")
 
 
+def _earlier(part: Json) -> Json:
+    """The same of an earlier message, which may be an answer with thoughts."""
+    return part if part.get("type") == "thinking" else _readable_part(part)
+
+
 def _with_what_is_known(value: object, info: ValidationInfo) -> object:
-    return earlier_readable(value, _readable_part, info.context, "messages")
+    return earlier_readable(value, _earlier, info.context, "messages")
 
 
 Messages = Annotated[

@@ -67,6 +67,7 @@ IMAGES = [
 ]
 FILES = [
     (chat, {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,AAAA"}}),
+    (chat, {"type": "thinking", "thinking": "Hm."}),
     (chat, {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}),
     (responses, {"type": "input_file", "file_id": "f"}),
     (responses, {"type": "input_audio"}),
