@@ -50,7 +50,7 @@ class PrefillBudget:
             # A row that decodes samples as many tokens as it computes, with drafts or without.
             tokens = sum(count for count, sampled in zip(counts, samples, strict=True) if count > sampled)
         if tokens:
-            taken = max(0.0, duration_us - self._decodes_us) if tokens < computed else duration_us
+            taken = self._part_of(tokens, duration_us) if tokens < computed else duration_us
             self._prompts_us = (1 - LEARNING) * self._prompts_us + taken
             self._tokens = (1 - LEARNING) * self._tokens + tokens
         elif self._decodes_us:
@@ -63,10 +63,22 @@ class PrefillBudget:
         if not self._prompts_us:
             return budget
         room_us = max(self._step_us, self._least * self._decodes_us) - self._decodes_us
-        return min(budget, max(1, int(room_us * self._tokens / self._prompts_us)))
+        return int(min(budget, max(1.0, room_us * self._tokens / self._prompts_us)))
 
     def steps_for(self, tokens: int) -> float:
         """How many steps that only decode take as long as `tokens` of a prompt."""
         if not (self._decodes_us and self._prompts_us):
             return tokens / USUAL
         return tokens * self._prompts_us / (self._tokens * self._decodes_us)
+
+    def _part_of(self, tokens: int, duration_us: int) -> float:
+        """Time that `tokens` of a prompt took in a step with decodes."""
+        if duration_us > self._decodes_us:
+            return duration_us - self._decodes_us
+        # It took less than one that only decodes: prompts took as long as usual, but not all of the step.
+        part = duration_us * tokens / (tokens + USUAL)
+        if self._tokens:
+            part = min(part, tokens * self._prompts_us / self._tokens)
+        if duration_us < (1 - LEARNING) * self._decodes_us:  # that was long ago
+            self._decodes_us = duration_us - part
+        return part

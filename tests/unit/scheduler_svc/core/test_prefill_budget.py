@@ -80,6 +80,28 @@ def test_what_is_known_follows_what_is_seen() -> None:
     assert budget.beside_decodes(BUDGET) == pytest.approx(150, abs=1)
 
 
+@pytest.mark.parametrize("hiccup_us", [1_000_000, 10_000_000, 600_000_000])
+def test_decodes_that_have_become_faster_do_not_make_prompts_free(hiccup_us: int) -> None:
+    """No step only decodes any more, which would say how long that takes now."""
+    budget = PrefillBudget()
+    budget.learn(*chunk(BUDGET, 1000))
+    budget.learn([1] * 8, [1] * 8, hiccup_us)
+    for _ in range(3000):
+        budget.learn(*chunk(budget.beside_decodes(BUDGET), 1000, 8, 50_000))
+    assert budget.beside_decodes(BUDGET) == pytest.approx(150, rel=0.1)
+    budget.learn([1] * 8, [1] * 8, 50_000)
+    assert budget.steps_for(100) == pytest.approx(2, rel=0.1)
+
+
+def test_all_that_was_slow_for_a_while_is_known_to_be_fast_again() -> None:
+    budget = PrefillBudget()
+    budget.learn([1] * 8, [1] * 8, 10_000_000)
+    budget.learn(*chunk(BUDGET, 100_000))
+    for _ in range(3000):
+        budget.learn(*chunk(budget.beside_decodes(BUDGET), 10_000, 8, 1_000_000))
+    assert 10 <= budget.beside_decodes(BUDGET) <= 300
+
+
 @pytest.mark.parametrize(("token_us", "beside"), [(20, BUDGET - 1), (2500, 59)])
 def test_a_long_prompt_beside_an_answer(fake, token_us: int, beside: int) -> None:
     """Alone it has all of a step; beside an answer it has what the answer can wait for."""
