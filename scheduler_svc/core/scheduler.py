@@ -183,7 +183,7 @@ class Scheduler:
                         first, end = spans.get(sequence.index, (start, start))
                         spans[sequence.index] = min(first, start), max(end, start + count)
             for sequence in self.state.awaiting_worker():
-                end = len(sequence.tokens)
+                end = sequence.dropped_tokens + len(sequence.tokens)
                 first, _ = found.setdefault(sequence.group, {}).get(sequence.index, (end - 1, end))
                 found[sequence.group][sequence.index] = first, end
         return found

@@ -45,7 +45,7 @@ def possible(limits: WorkerLimits, sequence: Sequence, full: int) -> list[Partia
     tokens, first = sequence.tokens, full * size
     last = min(first + size, len(tokens), sequence.group.most_cached + 1) - 1
     if sequence.group.held:  # which would fork from the copy in the step that makes it
-        last = min(last, len(tokens) - 2)
+        last = min(last, len(sequence.group.request.prompt) - 2)
     ends = [end for end in range(first + 1, last + 1) if tokens[end] in stops or tokens[end - 1] in stops]
     if not ends:
         return []

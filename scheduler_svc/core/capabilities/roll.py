@@ -13,7 +13,7 @@ def roll(sequence: Sequence) -> None:
         sequence.dropped_tokens = count
         sequence.chain = []
         sequence.reached = 0
-        sequence.draft_state = None
+        sequence.draft_state = sequence.forced = None
 
 
 def roll_if_full(state: SchedulerState, sequence: Sequence) -> None:

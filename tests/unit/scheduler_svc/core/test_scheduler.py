@@ -1,5 +1,6 @@
 """The scheduler as a whole: what is taken in, handed back and given up."""
 
+from array import array
 from collections.abc import Callable
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from scheduler_svc.core.errors import WorkerFault
 from scheduler_svc.core.plan import StepResult
+from scheduler_svc.core.request import SoFar
 from scheduler_svc.core.suspicion import Loss
 
 MakeBench = Callable[..., Any]
@@ -65,6 +67,18 @@ def test_a_lost_worker_hands_all_back_and_suspects_those_in_flight(bench: MakeBe
     assert one.scheduler.evacuate() == [gained, touched, late]
     assert all(group.sequences[0].table is None for group in (gained, touched, late))
     assert list(gained.sequences[0].tokens[3:]) == one.fake.reference(gained.request, 0, 64)[:1]
+
+
+def test_the_place_of_a_suspect_that_has_rolled_is_that_of_its_whole_text(bench: MakeBench) -> None:
+    one = bench(max_model_len=32)
+    known = SoFar(0, array("i", [1] * 60), False)
+    group = one.arrive([1] * 8, rolling=True, max_tokens=100, grammar=b"x", resumed=(known,))
+    (sequence,) = group.sequences
+    assert (sequence.dropped_tokens, len(sequence.tokens)) == (48, 20)
+    for _ in range(2):
+        one.step()
+    assert one.scheduler.plan() is None, "its grammar is being compiled"
+    assert one.scheduler.suspects(Loss.DEATH) == {group: {0: (67, 68)}}
 
 
 def test_a_free_slot_is_no_room_without_blocks(bench: MakeBench) -> None:

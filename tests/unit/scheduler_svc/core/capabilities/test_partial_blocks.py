@@ -1,5 +1,6 @@
 """Blocks that a text fills in part are named where messages end, and copied by who goes on there."""
 
+from array import array
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 
 from scheduler_svc.core.capabilities import partial_blocks
+from scheduler_svc.core.request import SoFar
 
 MakeBench = Callable[..., Any]
 STOP = 30
@@ -191,3 +193,18 @@ def _answered(one: Any) -> tuple[list[int], int, list[int]]:
     stop = answer[at]
     assert stop not in prompt
     return prompt, stop, answer[: at + 1]
+
+
+def test_samples_that_go_on_do_not_fork_from_a_copy_in_the_step_that_makes_it(bench: MakeBench) -> None:
+    """They are admitted before a prompt that runs already, as another tenant's are."""
+    one, stops = bench(token_budget=8, recurrent=True, block_size=32), frozenset({STOP})
+    one.arrive([*SYSTEM, 7], stop_token_ids=stops, max_tokens=2)
+    one.run()
+    one.arrive([6] * 20, max_tokens=2, tenant="long")
+    one.step()
+    prompt, fields = [*SYSTEM, 9], {"stop_token_ids": stops, "max_tokens": 6, "n": 2}
+    expected = [one.fake.reference(one.fake.request(prompt, **fields), index, 64) for index in range(2)]
+    known = tuple(SoFar(index, array("i", tokens[:2]), False) for index, tokens in enumerate(expected))
+    group = one.arrive(prompt, **fields, resumed=known)
+    one.run()
+    assert [each.tokens[len(prompt) :].tolist() for each in group.sequences] == expected

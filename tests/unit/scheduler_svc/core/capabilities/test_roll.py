@@ -10,6 +10,7 @@ import pytest
 
 from proto.sampling_pb2 import SamplingParams
 from scheduler_svc.core.capabilities.roll import roll
+from scheduler_svc.core.draft_state import Forced
 from scheduler_svc.core.errors import RequestRefused
 from scheduler_svc.core.limits import length_limit
 from scheduler_svc.core.request import SoFar
@@ -137,6 +138,18 @@ def test_what_the_worker_is_told(alone: Make) -> None:
     assert new.dropped_tokens == 16
     assert len(new.tokens) == 4 * 17
     assert new.prompt_length == 14, "what penalties count as output are the three tokens after it"
+
+
+def test_what_a_grammar_forced_before_a_roll_is_not_forced_behind_it(alone: Make) -> None:
+    """Its positions are others now."""
+    one = alone(max_model_len=32)
+    group = one.arrive(PROMPT, rolling=True, grammar=b"x")
+    (sequence,) = group.sequences
+    sequence.tokens = sequence.tokens + array("i", [2] * 24)
+    sequence.forced = Forced(32, [2] * 8)
+    roll(sequence)
+    assert len(sequence.tokens) == 16
+    assert sequence.forced is None
 
 
 def test_what_is_refused(fake: SimpleNamespace) -> None:
