@@ -85,7 +85,7 @@ class _Workers:
             await self._node.update(**self.offer)
 
     async def hand_over_when_stranded(self) -> None:
-        """Give all calls up while there is no worker here, and another scheduler has one.
+        """Give up the calls that another scheduler has a worker for, while there is none here.
 
         Here they would only wait. Their callers make them anew at the other one.
         """
@@ -93,12 +93,14 @@ class _Workers:
             await self._stranded.wait()
             self._stranded.clear()
             while not self.offer["workers"]:
-                if self._server.busy and await self._peer_has_worker():
-                    self.engine.hand_over()
+                if self._server.busy and (longest := await self._longest_elsewhere()):
+                    self.engine.hand_over(longest)
                 await asyncio.sleep(LOOK_SECONDS)
 
-    async def _peer_has_worker(self) -> bool:
-        return any(each.info.get("workers") for each in await peers(self._node, self._server.door))
+    async def _longest_elsewhere(self) -> int:
+        """Tokens of the longest sequence that a worker of another scheduler can hold; 0 without workers."""
+        offers = [each.info for each in await peers(self._node, self._server.door)]
+        return max((offer.get("max_model_len", 0) for offer in offers if offer.get("workers")), default=0)
 
     def better_elsewhere(self, others: Sequence[Lease]) -> bool:
         """Whether calls are better handed over than finished, while this process stops: see `drain.Enough`.

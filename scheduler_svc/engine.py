@@ -99,11 +99,13 @@ class Engine:
             self._deliver(outcome, {})
         return group, call
 
-    def hand_over(self) -> None:
-        """End all calls: their callers make them anew, with another scheduler. What a suspect is suspected of
-        goes along, or a request that ends one worker after the other would go back and forth for ever."""
+    def hand_over(self, longest: int) -> None:
+        """End the calls that go on where a sequence may have `longest` tokens: their callers make them anew,
+        with another scheduler. What a suspect is suspected of goes along, or a request that ends one worker
+        after the other would go back and forth for ever."""
         for group, call in self._calls.items():
-            call.end(HandedOver(suspect=group.suspicion is not None))
+            if group.needs_length <= longest:
+                call.end(HandedOver(suspect=group.suspicion is not None))
 
     def end_sequence(self, group: SequenceGroup, index: int) -> None:
         """End one sequence of a request; its caller wants no more of it."""

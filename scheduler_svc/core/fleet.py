@@ -208,6 +208,8 @@ class Fleet:
             self._backlog.leave(group)
         self._suspects.update(dict.fromkeys(group for group in moved if group.suspicion is not None))
         self._isolate()
+        moved += self._homeless  # their limits may be those of the worker that is lost
+        self._homeless.clear()
         self._place_all((group for group in moved if group.suspicion is None), outcome)
         return outcome
 

@@ -161,9 +161,12 @@ def length_limit(request: Request, limits: WorkerLimits) -> int:
     """Tokens that a sequence of the request may have, prompt included; if it rolls, tokens of its context.
 
     For a text to be embedded this is one more than the text has, as if a token came after it, which gets no
-    position. Raises `RequestRefused` if the request can never fit, not even alone.
+    position. What a larger worker has begun may have one more than it has: it waits for such a worker. Raises
+    `RequestRefused` if the request can never fit, not even alone.
     """
     prompt, longest = len(request.prompt), limits.max_length_of(request.beam_width)
+    unfinished = (so_far for so_far in request.resumed if not (so_far.finished or request.rolling))
+    known = max((len(so_far.tokens) for so_far in unfinished), default=0)
     _check_purpose(request, limits)
     if limits.whole_images and request.images:
         _check_images(request, limits)
@@ -171,7 +174,7 @@ def length_limit(request: Request, limits: WorkerLimits) -> int:
         _check_width(request.beams.width, len(request.stop_token_ids), longest, limits)
     if request.pooling:
         _check_embedding(request, longest, limits)
-    elif prompt >= longest:
+    elif prompt >= longest and not known:
         raise ContextExceeded("prompt", longest, prompt + 1, ", with the first of the answer")
     if request.rolling and request.beams:
         raise RequestRefused("rolling_context", "a beam search ends with the context")
@@ -186,11 +189,8 @@ def length_limit(request: Request, limits: WorkerLimits) -> int:
             wrong = next(token for token in tokens if not 0 <= token < size)
             # A text, too, may spell one: a tokenizer may have more tokens than the model has rows.
             raise RequestRefused("prompt", f"token id {wrong} is not one of the model's, 0 to {size - 1}")
-    for so_far in request.resumed:
-        if prompt + len(so_far.tokens) > longest and not request.rolling:
-            raise RequestRefused(
-                "resumed", f"sequence {so_far.index} is longer than the {longest} tokens that fit"
-            )
+    if known and prompt + known > longest:
+        return prompt + min(known + 1, request.max_tokens or known + 1)
     if request.pooling:
         return prompt + 1
     return min(prompt + request.max_tokens, longest) if request.max_tokens else longest

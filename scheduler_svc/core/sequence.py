@@ -235,6 +235,15 @@ class SequenceGroup:
         return self.request.adapter, self.fingerprint, bool(self.request.images)
 
     @property
+    def needs_length(self) -> int:
+        """Tokens that a worker must be able to hold so that it goes on: all that the request asks for, if its
+        limit is that; or one more than it has."""
+        asked = len(self.request.prompt) + self.request.max_tokens
+        if self.request.max_tokens and self.limit == asked:
+            return asked
+        return 1 + max((len(sequence.tokens) for sequence in self.alive()), default=0)
+
+    @property
     def most_cached(self) -> int:
         """Tokens at most, from the first one on, whose blocks its sequences may take from the cache.
 

@@ -321,7 +321,7 @@ async def test_one_that_has_lost_its_worker_hands_its_calls_to_another_that_has_
         await server.start()
         await offer(client, workers=1)
         stub = SchedulerStub(client.channel(pool="fox"))
-        computed, waits = (stub.Generate(iter([start(max_tokens=0)])) for _ in range(2))
+        computed, waits, longer = (stub.Generate(iter([start(max_tokens=most)])) for most in (0, 0, 900))
         await computed.read()
         peer = other.server(pool="fox", capacity=0)
         add_SchedulerServicer_to_server(SchedulerServicer(), peer)
@@ -330,7 +330,7 @@ async def test_one_that_has_lost_its_worker_hands_its_calls_to_another_that_has_
         await offer(client, workers=0)
         await asyncio.sleep(0.7)
         assert not computed.done(), "there is nobody to go on with it"
-        await other.update(workers=1)
+        await other.update(workers=1, max_model_len=900)
         for call, lost in ((computed, True), (waits, False)):
             with pytest.raises(grpc.aio.AioRpcError):
                 await tokens_of(call)
@@ -338,5 +338,8 @@ async def test_one_that_has_lost_its_worker_hands_its_calls_to_another_that_has_
             keys = {key for key, _ in await call.trailing_metadata()}
             assert ("quire-lost" in keys) is lost, "only what was computed when the worker died is a suspect"
             assert ("quire-outside" in keys) is not lost
+        assert not longer.done(), "the other would cut it short"
+        await other.update(workers=1, max_model_len=905)
+        assert await longer.code() is grpc.StatusCode.UNAVAILABLE
         process.cancel()
         await asyncio.wait([process])

@@ -30,7 +30,7 @@ def test_what_fits(fake: SimpleNamespace, prompt: int, max_tokens: int, limit: i
         ("prompt", {"prompt": [1, 40]}),
         ("prompt", {"prompt": [-1]}),
         ("prompt", {"prompt": [1], "resumed": (SoFar(0, array("i", [99]), False),)}),
-        ("resumed", {"prompt": [1], "resumed": (SoFar(0, array("i", [1] * 20), False),)}),
+        ("prompt", {"prompt": [1] * 20, "resumed": (SoFar(0, array("i"), False),)}),
     ],
 )
 @pytest.mark.parametrize("bound", [{"num_blocks": 5}, {"max_model_len": 20}])
@@ -41,6 +41,18 @@ def test_what_can_never_fit(
     with pytest.raises(RequestRefused) as error:
         length_limit(fake.request(**fields), limits)
     assert error.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("prompt", "known", "max_tokens", "limit"),
+    [(1, 19, 0, 20), (1, 19, 50, 20), (1, 20, 0, 22), (1, 20, 50, 22), (1, 20, 20, 21), (20, 5, 50, 26)],
+)
+def test_what_a_larger_worker_has_begun_is_not_refused(
+    fake: SimpleNamespace, prompt: int, known: int, max_tokens: int, limit: int
+) -> None:
+    limits = fake.limits(num_blocks=5, block_size=4, max_model_len=100)
+    resumed = (SoFar(0, array("i", [1] * known), False),)
+    assert length_limit(fake.request([1] * prompt, max_tokens=max_tokens, resumed=resumed), limits) == limit
 
 
 @pytest.mark.parametrize("token", [32, 40, 2**31 - 1, -1])
