@@ -10,12 +10,16 @@ a tenant gains nothing over other tenants by having many users.
 Prompt tokens are counted as in start-time fair queueing (Goyal, Vin and Cheng 1996). The member with the
 lowest start tag comes next. A member that asked for nothing for a while cannot claim that share later.
 
+New members begin where one stands that has taken turns with all others, in slots and in prompt tokens. That
+place moves on while members come, as virtual time in weighted fair queueing does (Parekh and Gallager 1993).
+If new ones began where the least served stands, a member that has had more would wait while others come.
+
 A member whose requests have all ended leaves. What it has had more than others still counts if it comes back
 soon: who asks for one thing after the other gains nothing over those who ask for all at once. What members
 had long ago counts no more: slots that nobody else wanted then are no reason to wait now.
 """
 
-from collections.abc import Container
+from collections.abc import Collection, Container
 from dataclasses import dataclass, field
 
 from scheduler_svc.core.lazy_heap import LazyHeap
@@ -51,10 +55,16 @@ class Account:
     """Number of these requests that are beam searches."""
     slots: int = 0
     """Slots that its sequences have now."""
-    virtual_time: int = 0
+    virtual_time: float = 0.0
     """Start tag of the member that was charged last."""
     _offset: int = 0
-    _finish_tag: int = 0
+    _finish_tag: float = 0.0
+    _even: float = 0.0
+    """Slots, times steps, of a member that has taken turns with all others."""
+    _counted: int = 0
+    """Step until which `_even` is counted."""
+    _even_tag: float = 0.0
+    """Prompt tokens of such a member."""
 
     @property
     def owner(self) -> "Account":
@@ -76,15 +86,28 @@ class Account:
         """What the least served of the members that are not `new` has had; 0 if there is none."""
         return min((each.served(step) for each in self.members.values() if each not in new), default=0)
 
-    def level(self, least: int) -> None:
-        """Let an account that has come count as served as much as the `least` served of its parent's members,
-        if it has been served less."""
-        self._offset = max(self._offset, least)
-        self._claim_again()
+    def level(self, new: Collection["Account"], step: int) -> None:
+        """Let the `new` members count as having had what one has had that took turns, if they had less.
 
-    def leave(self) -> None:
+        Step number `step` is about to be planned.
+        """
+        self._count_turns(step - 1)  # from which on slots count that are taken in this step
+        self._even = max(self._even, self.least_served(new, step))
+        self._even_tag = max(self._even_tag, self.virtual_time)
+        for each in new:
+            each._offset = max(each._offset, int(self._even))
+            each._finish_tag = max(each._finish_tag, self._even_tag)
+            each._claim_again()
+
+    def enter(self, step: int) -> None:
+        """Take note that it has its first request, at step number `step`."""
+        self.owner._count_turns(step)
+        self.owner.members[self.name] = self
+
+    def leave(self, step: int) -> None:
         """Take note that its last request has ended."""
         owner = self.owner
+        owner._count_turns(step)
         del owner.members[self.name]
         owner.left[self.name] = self
         if len(owner.left) > MOST_LEFT:
@@ -103,6 +126,7 @@ class Account:
             return
         least = min(each.served(step) for each in members)
         most = least + 2 * turn * (1 + max(each.slots for each in members))
+        self._even = min(self._even, most)
         for each in (*members, *self.left.values()):
             if (more := each.served(step) - most) > 0:
                 each._offset -= more
@@ -115,16 +139,18 @@ class Account:
 
     def take_slots(self, count: int, step: int) -> None:
         """Take note that it has `count` slots more from step number `step` on; fewer, if negative."""
+        owner = self.owner
+        owner._count_turns(step)
         self.slots += count
         self._offset -= count * step
         if self.slots:
-            self.owner.seated[self] = None
+            owner.seated[self] = None
         else:
-            self.owner.seated.pop(self, None)
+            owner.seated.pop(self, None)
         self._claim_again()
 
     @property
-    def start_tag(self) -> int:
+    def start_tag(self) -> float:
         """Prompt tokens that were computed for it; never less than of the member charged last."""
         return max(self._finish_tag, self.owner.virtual_time)
 
@@ -132,7 +158,16 @@ class Account:
         """Take note that `tokens` tokens of its prompts are computed."""
         owner, start = self.owner, self.start_tag
         owner.virtual_time = start
+        owner._even_tag += tokens / len(owner.members)
         self._finish_tag = start + tokens
+
+    def _count_turns(self, step: int) -> None:
+        """Count what a member has had until step number `step` that took turns with all others. To be called
+        before members come, leave, get their first slots or lose their last."""
+        if step > self._counted:
+            if self.members:
+                self._even += (step - self._counted) * len(self.seated) / len(self.members)
+            self._counted = step
 
     def _claim_again(self) -> None:
         """Take note that its claim has changed."""

@@ -63,10 +63,11 @@ class Shares:
         """
         self.step = step
         if self._new:
-            owners = dict.fromkeys(account.owner for account in self._new)
-            least = {owner: owner.least_served(self._new, step) for owner in owners}
+            new: dict[Account, dict[Account, None]] = {}
             for account in self._new:
-                account.level(least[account.owner])
+                new.setdefault(account.owner, {})[account] = None
+            for owner, members in new.items():
+                owner.level(members, step)
             self._new.clear()
         self.forget()
 
@@ -95,9 +96,9 @@ class Shares:
         user.requests -= 1
         user.searches -= group.request.beams is not None
         if not user.requests:
-            user.leave()
+            user.leave(self.step)
             if not user.owner.members:
-                user.owner.leave()
+                user.owner.leave(self.step)
             self._users -= 1
             self.contended = self._users > 1
 
@@ -202,7 +203,7 @@ class Shares:
             self._opened += 1
             account = parent.left.pop(name, None) or Account(name, parent)
             account.number = self._opened
-            parent.members[name] = account
+            account.enter(self.step)
             self._new[account] = None
         return account
 

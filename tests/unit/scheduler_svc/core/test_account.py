@@ -31,12 +31,11 @@ def test_a_new_member_counts_as_served_as_little_as_any() -> None:
     much, little, *new = parent.members.values()
     much.take_slots(3, 0)
     little.take_slots(1, 0)
-    for each in new:
-        each.level(parent.least_served(new, 50))
+    parent.level(new, 50)
     assert [each.served(60) for each in new] == [50, 50]
     first = Account("first", parent)
-    parent.members = {each.name: each for each in (first, *new)}
-    first.level(parent.least_served([first, *new], 70))
+    parent = first.parent = Account()
+    parent.level([first], 70)
     assert first.served(70) == 0, "as the first of all"
 
 
@@ -50,9 +49,9 @@ def test_what_was_had_before_leaving_counts_until_others_have_had_as_much() -> N
     goes.charge(500)
     stays.take_slots(-1, 10)
     goes.take_slots(-1, 40)
-    goes.leave()
+    goes.leave(40)
     assert (parent.members, parent.left) == ({"stays": stays}, {"goes": goes})
-    goes.level(parent.least_served([goes], 40))
+    parent.level([goes], 40)
     assert (goes.served(40), stays.served(40), goes.start_tag) == (40, 10, 500)
     stays.take_slots(1, 40)
     parent.forget((), 60, 32)
@@ -69,9 +68,10 @@ def test_what_was_had_before_leaving_counts_until_others_have_had_as_much() -> N
 def test_of_those_that_have_left_the_latest_are_remembered() -> None:
     parent = Account()
     for number in range(MOST_LEFT + 10):
-        parent.members[str(number)] = each = Account(str(number), parent)
+        each = Account(str(number), parent)
+        each.enter(0)
         each.charge(100)
-        each.leave()
+        each.leave(0)
     assert list(parent.left) == [str(10 + number) for number in range(MOST_LEFT)]
 
 
@@ -94,6 +94,8 @@ def test_what_was_had_long_ago_is_forgotten() -> None:
 def test_prompts_take_turns_by_their_tokens() -> None:
     parent = Account()
     one, other = Account("one", parent, 1), Account("other", parent, 2)
+    for each in (one, other):
+        each.enter(0)
     order = []
     for _ in range(6):
         first = min(one, other, key=lambda each: each.start_tag)
@@ -105,6 +107,8 @@ def test_prompts_take_turns_by_their_tokens() -> None:
 def test_prompt_tokens_that_were_not_asked_for_cannot_be_claimed_later() -> None:
     parent = Account()
     steady, idle = Account("steady", parent, 1), Account("idle", parent, 2)
+    for each in (steady, idle):
+        each.enter(0)
     for _ in range(100):
         steady.charge(500)
     idle.charge(500)
