@@ -34,6 +34,12 @@ def plan_step(state: SchedulerState, number: int, at_rest: bool) -> StepBuilder:
     `at_rest`: no plan is in flight.
     """
     step = _plan(state, number)
+    if at_rest and step.empty and state.shares.contended and (held := state.awaiting_worker()):
+        # The worker has no step to do: another tenant or user need not wait for what it compiles or sees.
+        for sequence in held:
+            sequence.turn_end = number
+        state.batch.freed_slots.extend(step.freed_slots)
+        step = _plan(state, number)
     while at_rest and step.empty and state.batch.running and not state.awaiting_worker():
         # All running sequences are beams that hold the memory that other beams of their groups need.
         preempt_least_needed(state)

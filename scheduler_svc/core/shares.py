@@ -15,10 +15,10 @@ sequence of the rank that the waiting one would have yields, too, when its tenan
 share their tenant's slots by the same rule.
 
 A turn bounds what preemption costs. A sequence is preempted for another tenant or user only after its turn.
-That is `TURN` steps, or as many as it took to compute again what it had lost, if these were more. So each
-turn gains at least as much as it repeats, and no two sequences keep preempting each other. Tenants take turns
-at a last slot only while the tokens to be computed again are fewer than 1 / `RARELY` of those that the
-worker's steps could have computed.
+That is `TURN` steps, or as many as it took to compute again what it had lost and to see its images again, if
+these were more. So each turn gains at least as much as it repeats, and no two sequences keep preempting each
+other. Tenants take turns at a last slot only while the tokens to be computed again are fewer than
+1 / `RARELY` of those that the worker's steps could have computed.
 
 The prompt tokens of a step are shared by counting them, see `account.py`: the tenant for which fewest were
 computed comes first.
@@ -124,8 +124,13 @@ class Shares:
             user = sequence.group.account
             user.owner.charge(tokens)
             user.charge(tokens)
-        if sequence.turn_end == inf and (last or sequence.planned >= sequence.reached):
-            sequence.turn_end = self.step + max(TURN, self.step - sequence.turn_begin)
+        again = sequence.planned < sequence.reached and not last
+        if sequence.turn_end == inf and not (again or sequence.sight):
+            self.has_begun(sequence)
+
+    def has_begun(self, sequence: Sequence) -> None:
+        """Take note that a sequence has done again all that was done before it lost its slot."""
+        sequence.turn_end = self.step + max(TURN, self.step - sequence.turn_begin)
 
     def order(self, running: list[Sequence]) -> list[Sequence]:
         """The running sequences, given oldest first, in the order in which they get blocks."""

@@ -70,6 +70,8 @@ def admit(state: SchedulerState, step: StepBuilder, older_than: tuple[float, ...
         step.seat(new)
         step.seated.add(sequence)
         add_chunk(state, step, sequence)
+        if sequence.planned + 1 == len(sequence.tokens) and not sequence.sight:  # it may wait for its grammar
+            state.shares.has_begun(sequence)
 
 
 def _cached_prefix(state: SchedulerState, sequence: Sequence) -> tuple[list[int], int, int]:
