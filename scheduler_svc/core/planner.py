@@ -19,6 +19,7 @@ after a turn that has gained more than that. So within as many steps as there ar
 for good, and every sequence is bounded in length.
 """
 
+from scheduler_svc.core.capabilities import whole_images
 from scheduler_svc.core.phases.admit import admit
 from scheduler_svc.core.phases.decode import add_decodes
 from scheduler_svc.core.phases.fork import add_forks
@@ -53,7 +54,10 @@ def _plan(state: SchedulerState, number: int) -> StepBuilder:
     state.shares.begin_step(number)
     state.short_of_blocks = False
     make_room(state)
+    room = whole_images.room_beside_decodes(state) if state.limits.whole_images else 0
+    step.budget -= room
     add_decodes(state, step)
+    step.budget += room
     if step.sequences:
         step.budget = state.prefill_budget.beside_decodes(step.budget)
     for sequence in prefills(state):

@@ -8,7 +8,7 @@
     embeddings.py      texts that are read and not continued   admit, prefill, settle
     prompt_scores.py   log probabilities of prompts            prefill, settle
     partial_blocks.py  prefixes that end within a block        admit, prefill, settle, router
-    whole_images.py    images that are seen as a whole         prefill
+    whole_images.py    images that are seen as a whole         decode, prefill
 
 A new capability has a module here and a call in each phase that it changes:
 

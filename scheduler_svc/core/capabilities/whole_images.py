@@ -5,13 +5,33 @@
                      └─────────┘     budget for 3: it has the whole image, if the step's tokens allow it
 
 A row may begin within an image, whose first tokens the cache had: what these have seen has been computed.
+
+Decodes come first in a step. Where they and an image are more than a step may have, the youngest decodes sit
+out every other step, until the image has been computed.
 """
 
 from collections.abc import Sequence
 
 from scheduler_svc.core.images import Image, images_between
+from scheduler_svc.core.sequence import Sequence as Running
+from scheduler_svc.core.sequence import State
 from scheduler_svc.core.state import SchedulerState
 from scheduler_svc.core.step_builder import StepBuilder
+
+
+def room_beside_decodes(state: SchedulerState) -> int:
+    """Tokens that the decodes of this step leave to an image with which a prompt goes on; 0: none waits."""
+    waiting = 0 if state.made_room else next(filter(None, map(_next_image, state.batch.running)), 0)
+    state.made_room = waiting > 0
+    return waiting
+
+
+def _next_image(sequence: Running) -> int:
+    """Tokens of the image that a prefill computes next; 0 if it goes on with text, or has to wait."""
+    images, start = sequence.group.request.images, sequence.planned
+    if not images or sequence.sight or sequence.state is not State.PREFILL:
+        return 0
+    return next((image.end - start for image in images_between(images, start, start + 1)), 0)
 
 
 def most(

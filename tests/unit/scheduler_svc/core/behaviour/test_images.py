@@ -234,6 +234,24 @@ def test_blocks_of_an_image_for_which_there_are_too_few_are_told(bench: Make) ->
         assert output == one.fake.reference(group.request, 0, 24)
 
 
+def test_decodes_leave_room_for_an_image_that_is_as_long_as_a_step(bench: Make) -> None:
+    """A scheduler may be told to make shorter steps than the worker allows."""
+    one = bench(20, num_blocks=200, max_slots=12, max_step_tokens=40, images=True, whole_images=True)
+    answers = [one.arrive([number] * 3, max_tokens=40) for number in range(10)]
+    for _ in range(4):
+        one.step()
+    asks = [one.arrive([seed] * 16, images=(image(1, 15),), max_tokens=2, seed=seed) for seed in (11, 12)]
+    for _ in range(20):
+        one.step()
+        one.look()
+    assert not any(group.unfinished for group in asks)
+    assert all(group.sequences[0].output_tokens > 15 for group in answers)
+    one.run()
+    for group in (*asks, *answers):
+        output = list(group.sequences[0].tokens[len(group.request.prompt) :])
+        assert output == one.fake.reference(group.request, 0, 64)
+
+
 def test_a_whole_image_goes_where_a_step_has_room_for_it(fake: Any) -> None:
     """A worker with shorter steps would give it a slot again and again."""
     fleet = Fleet(64)
