@@ -100,7 +100,12 @@ class WorkerLimits:
 
     def has_room_for_images(self, request: Request) -> bool:
         """Whether a step can compute each of the request's images as a whole, if it must."""
-        return not self.whole_images or largest_image(request) <= self.max_step_tokens
+        if not (self.whole_images and request.images):
+            return True
+        largest = largest_image(request)
+        # With a window the pool may be smaller than the prompt: it must hold the window and the image.
+        held = min(self._span(self.window + largest), self.blocks_for(len(request.prompt)))
+        return largest <= self.max_step_tokens and (not self.window or held <= self.num_blocks)
 
     def has(self, adapter: str) -> bool:
         """Whether this worker has a LoRA adapter; empty: the model alone."""
@@ -233,7 +238,7 @@ def _check_images(request: Request, limits: WorkerLimits) -> None:
     """Raise `RequestRefused` for an image that no step can compute as a whole."""
     if not limits.has_room_for_images(request):
         largest = largest_image(request)
-        what = f"an image has {largest} tokens, and a step {limits.max_step_tokens} at most"
+        what = f"an image has {largest} tokens, which is more than a step can compute as a whole"
         raise RequestRefused("messages", what)
     if request.scores_prompt:
         what = "log probabilities of prompts with images are not there for this model"

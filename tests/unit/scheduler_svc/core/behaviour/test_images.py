@@ -296,3 +296,16 @@ def test_a_whole_image_is_not_refused_because_of_a_worker_with_shorter_steps(fak
     assert (fleet.stranded(), group.limit) == ([group], 64)
     _, outcome = fleet.accept(fake.request([2] * 20, images=(image(2, 12),)))
     assert [type(error) for _, error in outcome.failed] == [RequestRefused]
+
+
+@pytest.mark.parametrize(("tokens", "fits"), [(3, True), (4, False)])
+def test_a_whole_image_must_fit_into_memory_beside_the_window(bench: Make, tokens: int, fits: bool) -> None:
+    """Otherwise it would wait for ever for blocks that the window keeps."""
+    limits = {"num_blocks": 8, "block_size": 1, "window": 5, "whole_images": True, "images": True}
+    one = bench(24, max_step_tokens=24, max_model_len=16, **limits)
+    request = one.fake.request([1] * 13, images=(image(5, tokens),), max_tokens=2)
+    group, outcome = one.fleet.accept(request)
+    assert [type(error) for _, error in outcome.failed] == ([] if fits else [RequestRefused])
+    if fits:
+        one.run()
+        assert list(group.sequences[0].tokens[13:]) == one.fake.reference(request, 0, 16, 5)
