@@ -21,15 +21,18 @@ from scheduler_svc.core.step_builder import StepBuilder
 
 def room_beside_decodes(state: SchedulerState) -> int:
     """Tokens that the decodes of this step leave to an image with which a prompt goes on; 0: none waits."""
-    waiting = 0 if state.made_room else next(filter(None, map(_next_image, state.batch.running)), 0)
-    state.made_room = waiting > 0
-    return waiting
+    waits, state.made_room = not state.made_room, False
+    for sequence in state.batch.running if waits else ():
+        if sequence.state is State.PREFILL and (tokens := _next_image(sequence)):
+            state.made_room = True
+            return tokens
+    return 0
 
 
 def _next_image(sequence: Running) -> int:
     """Tokens of the image that a prefill computes next; 0 if it goes on with text, or has to wait."""
     images, start = sequence.group.request.images, sequence.planned
-    if not images or sequence.sight or sequence.state is not State.PREFILL:
+    if not images or sequence.sight:
         return 0
     return next((image.end - start for image in images_between(images, start, start + 1)), 0)
 

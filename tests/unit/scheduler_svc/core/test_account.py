@@ -39,6 +39,25 @@ def test_a_new_member_counts_as_served_as_little_as_any() -> None:
     assert first.served(70) == 0, "as the first of all"
 
 
+def test_a_new_member_begins_where_one_stands_that_takes_turns() -> None:
+    """However long nobody who waits has got anything."""
+    parent, slots, step = Account(), 2, 10
+    members = [Account(str(number), parent, number) for number in range(8)]
+    for each in members:
+        each.enter(step)
+    parent.level(members, step)
+    for holder in members[:slots]:
+        holder.take_slots(1, step)
+    for holder in members[:slots]:
+        holder.charge(80)
+    new = Account("new", parent, 8)
+    new.enter(step + 40)
+    parent.level([new], step + 41)
+    assert new.served(step + 41) == 40 * slots // 8
+    assert new.start_tag == 2 * 80 / 8
+    assert [each.served(step + 41) for each in members[slots:]] == [0] * 6
+
+
 def test_what_was_had_before_leaving_counts_until_others_have_had_as_much() -> None:
     parent = Account()
     for name in ("stays", "goes"):
