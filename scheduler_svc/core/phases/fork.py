@@ -50,4 +50,5 @@ def _can_fork(state: SchedulerState, step: StepBuilder, parent: Sequence, tokens
     limits = state.limits
     if limits.recurrent and tokens % limits.block_size:
         return parent.table is not None and step.begin_of(parent) == tokens
-    return parent.computed >= tokens and state.batch.can_fork(parent, tokens)
+    # Behind a prompt of one token there is nothing to share.
+    return 0 < tokens <= parent.computed and state.batch.can_fork(parent, tokens)

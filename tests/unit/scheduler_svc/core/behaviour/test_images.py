@@ -284,6 +284,15 @@ def test_samples_that_compute_the_end_of_a_cached_image_wait_until_it_is_seen(be
         assert list(sequence.tokens[12:]) == one.fake.reference(group.request, sequence.index, 64)
 
 
+def test_samples_of_a_single_image_are_seen_each(bench: Make) -> None:
+    """A prompt of one token leaves nothing that they could share."""
+    one = bench(images=True)
+    group = one.arrive([1], n=3, max_tokens=3, images=(image(0, 1),))
+    one.run()
+    for sequence in group.sequences:
+        assert list(sequence.tokens[1:]) == one.fake.reference(group.request, sequence.index, 64)
+
+
 def test_a_whole_image_is_not_refused_because_of_a_worker_with_shorter_steps(fake: Any) -> None:
     """Even if that one holds more tokens. An answer that waits for longer steps keeps its limit."""
     fleet = Fleet(64)
