@@ -1,6 +1,7 @@
 """Random programs, drawn by hypothesis and from seeds: see `tests/support/programs.py` for what must hold."""
 
 from collections.abc import Iterator
+from itertools import count
 from math import inf
 from random import Random
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from scheduler_svc.core.alternatives import MOST
 from scheduler_svc.core.capabilities import partial_blocks
 from scheduler_svc.core.policies import POLICIES
 from scheduler_svc.core.request import Pooling
+from scheduler_svc.core.sequence import SequenceGroup
 from tests.support.programs import ADAPTERS, World, busy_program, play
 
 
@@ -178,3 +180,49 @@ def test_an_encoder_takes_each_text_whole(fake: SimpleNamespace, seed: int) -> N
     world.join(None)
     play(world, busy_program(random, fake.POISON))
     assert {"embedded", "RequestRefused"} <= set(world.ended.values())
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_all_requests_end_while_new_users_keep_coming(fake: SimpleNamespace, seed: int) -> None:
+    """Workers are lost meanwhile. Two users ask for one thing after the other."""
+    random = Random(seed)
+    limits = {
+        "num_blocks": random.choice([16, 40]),
+        "max_slots": random.choice([2, 3]),
+        "window": random.choice([0, 0, 5]),
+        "whole_images": random.random() < 0.3,
+    }
+    limits["recurrent"] = not limits["window"] and not limits["whole_images"] and random.random() < 0.5
+    policy, speculation = random.choice(list(POLICIES)), random.choice(["off", "ngram", "draft"])
+    world = World(fake, limits, random.choice([1, 2, 3]), policy, speculation)
+    world.join(None)
+    programs = (busy_program(random, fake.POISON) for _ in count())
+    arrivals = (fields for program in programs for name, fields in program if name == "arrive")
+    of_one_tenant = random.random() < 0.5
+
+    def ask(name: str) -> SequenceGroup:
+        fields = next(arrivals)
+        few = {each: min(2, fields[each]) for each in ("n", "beams")} | {"max_tokens": fields["seed"] % 9 + 1}
+        who = {"tenant": "" if of_one_tenant else name, "user": name}
+        world.arrive({**fields, **few, **who, "rolling": False, "known": []})
+        return list(world.requests)[-1]
+
+    steady: dict[str, tuple[SequenceGroup, int]] = {}
+    for step in range(300):
+        for name in ("one", "other"):
+            if name not in steady or steady[name][0] in world.ended:
+                steady[name] = ask(name), step
+            assert step - steady[name][1] < 200, name
+        waiting = [group for group in world.requests if group not in world.ended and _waits(group)]
+        for number in range(8 - len(waiting)):
+            ask(f"new {step} {number}")
+        world.step()
+        if random.random() < 0.01:
+            world.join(None)
+            world.lose(0)
+            world.join(None)
+    world.finish()
+
+
+def _waits(group: SequenceGroup) -> bool:
+    return any(sequence.waits for sequence in group.sequences)
