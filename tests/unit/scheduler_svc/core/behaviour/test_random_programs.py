@@ -208,11 +208,11 @@ def test_all_requests_end_while_new_users_keep_coming(fake: SimpleNamespace, see
         return list(world.requests)[-1]
 
     steady: dict[str, tuple[SequenceGroup, int]] = {}
-    for step in range(300):
+    for step in range(400):
         for name in ("one", "other"):
             if name not in steady or steady[name][0] in world.ended:
                 steady[name] = ask(name), step
-            assert step - steady[name][1] < 200, name
+            assert step - steady[name][1] < 300, name
         waiting = [group for group in world.requests if group not in world.ended and _waits(group)]
         for number in range(8 - len(waiting)):
             ask(f"new {step} {number}")
