@@ -25,9 +25,11 @@ Request = TextRequest | EmbedRequest
 
 Kind = TypeVar("Kind", dict[str, Any], list[Any])
 
-MAX_STOP_STRINGS = 16
+MAX_STOP_STRINGS = 64
 MAX_STOP_LENGTH = 256
 """Characters of one stop string."""
+MAX_STOP_CHARACTERS = 4096
+"""Characters of all stop strings together: an automaton is made of them."""
 MAX_STOP_TOKENS = 256
 MAX_PROMPT_LENGTH = 2_000_000
 """Characters of a prompt: a bound on the work before its tokens can be counted."""
@@ -179,6 +181,8 @@ def check(model: TextModel, request: TextRequest) -> None:
         raise InvalidRequestError("stop", f"at most {MAX_STOP_STRINGS} stop strings, not {len(request.stop)}")
     if not all(0 < len(string) <= MAX_STOP_LENGTH for string in request.stop):
         raise InvalidRequestError("stop", f"a stop string has 1 to {MAX_STOP_LENGTH} characters")
+    if sum(map(len, request.stop)) > MAX_STOP_CHARACTERS:
+        raise InvalidRequestError("stop", f"all stop strings have at most {MAX_STOP_CHARACTERS} characters")
     if request.no_text and request.stop:
         raise InvalidRequestError("stop", "stop strings are found in a text, and none is wanted")
     if len(request.stop_token_ids) > MAX_STOP_TOKENS:

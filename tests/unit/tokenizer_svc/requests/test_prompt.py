@@ -5,9 +5,10 @@ from functools import partial
 
 import pytest
 
+from gateway.api.fields import MAX_STOP_CHARACTERS, MAX_STOP_LENGTH, MAX_STOPS
 from proto.tokenizer_pb2 import ChatMessage, Conversation, EmbedRequest, TextRequest, TokenIds, ToolCall
 from tokenizer_svc.errors import InvalidRequestError, TooLongError
-from tokenizer_svc.requests.prompt import SHORT, input_tokens, prompt_tokens
+from tokenizer_svc.requests.prompt import SHORT, check, input_tokens, prompt_tokens
 from tokenizer_svc.templates.template import USUAL, Rendering
 
 TEXT = "The fox. " * SHORT
@@ -97,6 +98,11 @@ async def test_tools_and_calls_are_what_templates_expect(byte_level):
     ]
     assert called["reasoning_content"] == called["thinking"] == "Hm."
     assert result == {"role": "tool", "content": "5", "tool_call_id": "1"}
+
+
+def test_as_many_stop_strings_as_the_gateway_takes(byte_level):
+    for length in (MAX_STOP_CHARACTERS // MAX_STOPS, MAX_STOP_LENGTH):
+        check(byte_level, TextRequest(n=1, stop=["x" * length] * (MAX_STOP_CHARACTERS // length)))
 
 
 async def test_half_a_character_in_the_arguments_of_a_call(byte_level):
