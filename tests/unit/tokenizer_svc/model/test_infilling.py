@@ -1,5 +1,7 @@
 """Which tokens fill in the middle."""
 
+import time
+
 import pytest
 
 from tokenizer_svc.model.infilling import Infilling
@@ -58,6 +60,26 @@ def test_parts_that_spell_no_token(text, parts):
     layout = found(QWEN, special=["<s>", "ab", "aab", "x"])
     assert layout.parts(text) == parts
     assert not any(name in part for part in parts for name in layout.unwritten if len(name) > 1)
+
+
+def test_a_thousand_tokens_take_no_longer_than_ten():
+    """As Tekken's, all of which have the same beginning, in a text full of it."""
+    text, seconds = "<S<SPECIAL_" * 20_000, []
+    for count in (10, 1000):
+        layout = found(CODESTRAL, special=["<s>", *(f"<SPECIAL_{number}>" for number in range(count))])
+        layout.parts("")
+        begun = time.thread_time()
+        assert layout.parts(text) == [text]
+        seconds.append(time.thread_time() - begun)
+    assert seconds[1] < 20 * seconds[0]
+
+
+def test_parts_of_a_text_that_spells_many_tokens():
+    names = [f"<SPECIAL_{number}>" for number in range(200)] + ["<s>", "<SPECULATIVE>", "<.*>"]
+    layout = found(CODESTRAL, special=names)
+    for name in names:
+        assert layout.parts(f"a{name}b") == ["a<", f"{name[1:]}b"]
+    assert layout.parts("<PEC<.>") == ["<PEC<.>"]
 
 
 def test_marks_of_sentencepiece_are_spelled_with_spaces_too():
