@@ -63,7 +63,8 @@ class InfillAnswer(ChatAnswer):
     ) -> None:
         """`context`: tokens of prompt and answer together, at most."""
         super().__init__(body, request_id, prompts)
-        self._context, self._fields = context, asked.response_fields
+        self._context = context
+        self._fields = {path: path.split("/") for path in asked.response_fields}
         self._silent = asked.n_predict == 0
         """The one token that is generated is left out."""
         self._asked_at = time.monotonic()
@@ -123,9 +124,9 @@ class InfillAnswer(ChatAnswer):
         if not self._fields:
             return fields
         found: Json = {}
-        for path in self._fields:
+        for path, names in self._fields.items():
             value: object = fields
-            for name in path.split("/"):
+            for name in names:
                 value = value.get(name) if isinstance(value, dict) else None
             if value is not None:
                 found[path] = value

@@ -108,7 +108,7 @@ class InfillBody(_InfillBody):
     repeat_penalty: float = declared("repetition_penalty")
     presence_penalty: float = declared("presence_penalty")
     frequency_penalty: float = declared("frequency_penalty")
-    response_fields: list[str] = Field(
+    response_fields: list[Annotated[str, Field(max_length=64)]] = Field(
         default_factory=list,
         max_length=64,
         description="Fields that the answer has alone, those within others as in `timings/prompt_n`.",

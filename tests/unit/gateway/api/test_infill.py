@@ -128,6 +128,12 @@ async def test_fields_that_llama_vim_wants(gateway):
     }
 
 
+async def test_names_of_fields_are_short(gateway):
+    """Each is looked for in every piece of a stream."""
+    answer = await gateway.http.post("/infill", json=INFILL | {"response_fields": ["content", "/" * 65]})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "response_fields[1]")
+
+
 async def test_completions_with_a_suffix(gateway):
     answer = (await posted(gateway, "/v1/completions", **FIM, max_tokens=20)).json()
     assert (answer["choices"][0]["text"], gap_of(gateway)) == (STORY, GAP)
