@@ -118,8 +118,9 @@ async def _read(receive: Receive, held: Held) -> bytearray:
 
 def _fingerprint(scope: Scope, body: bytearray) -> str:
     """What two requests have in common that ask for the same."""
-    parts = (scope["path"].encode(), scope["query_string"], hashlib.sha256(body).digest())
-    return hashlib.sha256(b"\0".join(parts)).hexdigest()
+    deployment: str = scope["state"].get("deployment", "")  # which the path has no longer, see `paths.py`
+    asked = scope["path"].encode(), deployment.encode(), scope["query_string"]
+    return hashlib.sha256(b"\0".join((*asked, hashlib.sha256(body).digest()))).hexdigest()
 
 
 async def _replay(claim: Claim, scope: Scope, send: Send, begun: Callable[[], None]) -> bool:

@@ -137,6 +137,14 @@ async def test_another_request_under_the_key_is_refused(two, tokenizer):
     assert len(tokenizer.requests) == 1
 
 
+async def test_another_deployment_of_azures_path_is_another_request(two, tokenizer):
+    paths = [f"/openai/deployments/{model}/completions" for model in ("m", "n")]
+    assert (await two[0].post(paths[0], json=ASK, headers=KEY)).status_code == 200
+    refused = await two[1].post(paths[1], json=ASK, headers=KEY)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "idempotency_key_reused")
+    assert (await two[1].post(paths[0], json=ASK, headers=KEY)).headers["idempotent-replayed"] == "true"
+
+
 async def test_tenants_do_not_share_keys(backend, claims, tokenizer, keys_of):
     secrets = {"a" * 24: "north", "b" * 24: "south"}
     async with gateway(backend, claims, keys=keys_of(secrets)) as http:
