@@ -44,7 +44,7 @@ def file_as_text(part: Json) -> Json:
         case {"file_data": str(data), **file}:
             head, _, encoded = data.partition(",")
             if _TEXT.fullmatch(head):
-                return {"type": "text", "text": paragraphs(file.get("filename"), _decoded(encoded))}
+                return {"type": "text", "text": paragraphs(file.get("filename"), _text(encoded))}
     message = "Of files only texts are read, as a data: URL of a type text/... with base64"
     raise PydanticCustomError("unsupported_value", message)
 
@@ -54,8 +54,20 @@ def paragraphs(*texts: object) -> str:
     return "".join(f"{text}\n\n" for text in texts if isinstance(text, str) and text)
 
 
-def _decoded(encoded: str) -> str:
+def decoded(encoded: str) -> bytes:
+    """What a text of base64 stands for. Some encoders put in white space, or leave out the padding.
+
+    Raises `ValueError`.
+    """
     try:
-        return a2b_base64(encoded, strict_mode=True).decode("utf-8-sig")
+        return a2b_base64(encoded, strict_mode=True)
+    except ValueError:
+        encoded = "".join(encoded.split())
+        return a2b_base64(encoded + "=" * (-len(encoded) % 4), strict_mode=True)
+
+
+def _text(encoded: str) -> str:
+    try:
+        return decoded(encoded).decode("utf-8-sig")
     except ValueError:
         raise PydanticCustomError("unsupported_value", "A file of text is base64 of UTF-8") from None

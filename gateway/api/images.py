@@ -8,12 +8,12 @@ what is between them counts as an image.
 
 import asyncio
 import uuid
-from binascii import a2b_base64
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from pydantic_core import PydanticCustomError
 
+from gateway.api.attached import decoded
 from gateway.errors import BadRequest
 from gateway.http.body_memory import MAX_BODY_BYTES
 from gateway.upstream.images import Images
@@ -185,23 +185,14 @@ def _read(text: str) -> tuple[bytes, str, str]:
 def _decoded(data: str) -> bytes:
     """A file in base64. Raises `ValueError` for what is no image, or too large."""
     try:
-        image = a2b_base64(data, strict_mode=True)
+        image = decoded(data)
     except ValueError:
-        image = _leniently(data)
+        raise ValueError("The image is not valid base64") from None
     if not (image.startswith(_MAGIC) or (image[:4] == b"RIFF" and image[8:12] == b"WEBP")):
         raise ValueError("Images are PNG, JPEG, WebP or GIF files, and this is none")
     if len(image) > MAX_IMAGE_BYTES:
         raise ValueError(f"An image has at most {MAX_IMAGE_BYTES // 2**20} MiB")
     return image
-
-
-def _leniently(data: str) -> bytes:
-    """With white space, as some encoders put it in, and without padding."""
-    data = "".join(data.split())
-    try:
-        return a2b_base64(data + "=" * (-len(data) % 4), strict_mode=True)
-    except ValueError:
-        raise ValueError("The image is not valid base64") from None
 
 
 def _refuse(message: str) -> NoReturn:

@@ -158,6 +158,7 @@ def test_a_file_behind_a_result_is_documented():
 
 
 TEXT = f"data:text/markdown;base64,{b64encode('❄ fox'.encode()).decode()}"
+BROKEN = f"{TEXT[:-5]}\r\n{TEXT[-5:]}\n"
 UNREADABLE = [
     (ChatBody, {"type": "image_url", "image_url": URLS[0]}),
     (ChatBody, {"type": "file", "file": {"file_data": "data:application/pdf;base64,AAAA"}}),
@@ -213,6 +214,11 @@ def test_a_user_may_go_on_after_a_file_that_was_refused(kind, part):
         (ChatBody, {"type": "file", "file": {"filename": "a.md", "file_data": TEXT}}),
         (ChatBody, {"type": "input_file", "filename": "a.md", "file_data": TEXT}),
         (ResponsesBody, {"type": "input_file", "filename": "a.md", "file_data": TEXT}),
+        (ResponsesBody, {"type": "input_file", "filename": "a.md", "file_data": TEXT.rstrip("=")}),
+        (
+            ChatBody,
+            {"type": "file", "file": {"filename": "a.md", "file_data": BROKEN}},
+        ),
     ],
 )
 def test_a_file_that_is_a_text_is_read(kind, part):
