@@ -27,7 +27,7 @@ class TokenizeBody(RequestBody):
 
     prompt: str | None = Field(None, min_length=1)
     content: str | None = Field(
-        None, min_length=1, description="In place of `prompt`, as llama.cpp has it: without special tokens."
+        None, description="In place of `prompt`, as llama.cpp has it: without special tokens. May be empty."
     )
     add_special: bool = Field(False, description="With `content`: add the tokenizer's own special tokens.")
     messages: Messages | None = Field(None, min_length=1, max_length=MAX_MESSAGES)
@@ -55,7 +55,8 @@ class TokenizeBody(RequestBody):
     def asked(self, model: str) -> ChatBody | CompletionBody:
         """The request for an answer that has this prompt."""
         if self.content is not None:
-            return CompletionBody(model=model, prompt=[self.content], add_special_tokens=self.add_special)
+            special = self.add_special or bool(self.add_special_tokens)
+            return CompletionBody(model=model, prompt=[self.content], add_special_tokens=special)
         given = {
             name: value
             for name in self.model_fields_set - {"model", "return_token_strs", "add_special"}

@@ -28,7 +28,10 @@ def router(generator: Generator, catalog: Catalog) -> APIRouter:
         """The tokens of a prompt or a conversation, as an answer to it would have them."""
         body = await read_body(request, TokenizeBody)
         model = await catalog.find(body.model)
-        found = await prompt_of(request, generator, body.asked(model.name), names=body.return_token_strs)
+        if body.content == "":
+            found = TokenizeResponse()
+        else:
+            found = await prompt_of(request, generator, body.asked(model.name), names=body.return_token_strs)
         answer = {
             "count": len(found.token_ids),
             "max_model_len": model.max_model_len,

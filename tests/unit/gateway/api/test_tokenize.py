@@ -17,13 +17,20 @@ async def test_a_prompt(gateway):
     assert not request.echo
 
 
-@pytest.mark.parametrize("special", [True, False])
-async def test_a_text_in_the_shape_of_llama_cpp(gateway, special):
-    ask = {"content": "fox", **({"add_special": True} if special else {})}
+@pytest.mark.parametrize(
+    ("fields", "special"), [({}, False), ({"add_special": True}, True), ({"add_special_tokens": True}, True)]
+)
+async def test_a_text_in_the_shape_of_llama_cpp(gateway, fields, special):
+    ask = {"content": "fox", **fields}
     answer = await gateway.http.post("/tokenize", json=ask)
     assert answer.json()["tokens"] == [ord(character) for character in "fox"]
     (request,) = gateway.tokenizer.requests
     assert (request.text, request.add_special_tokens) == ("fox", special)
+
+
+async def test_an_empty_text_has_no_tokens(refusing):
+    answer = await refusing.post("/tokenize", json={"model": "m", "content": ""})
+    assert (answer.status_code, answer.json()["tokens"]) == (200, [])
 
 
 async def test_one_text_at_a_time(refusing):
