@@ -3,10 +3,10 @@
 A browser sends requests for every page that it shows. Two checks keep foreign pages out of a gateway that
 listens on loopback or in a private network:
 
-- `Host` must be an IP address, a name that public DNS does not have (`localhost`, `box`, `box.local`), the
-  host that the gateway listens on, or an allowed one. In DNS rebinding a page's own name resolves to the
-  gateway's address; the browser then still sends that name. Where API keys are needed it may be any: such a
-  page has no key.
+- `Host` must be an IP address, a name that public DNS does not have (`localhost`, `box.local`), one without a
+  dot (`box`), of which it has hardly any, the host that the gateway listens on, or an allowed one. In DNS
+  rebinding a page's own name resolves to the gateway's address; the browser then still sends that name. Where
+  API keys are needed it may be any: such a page has no key.
 - `Origin`, which browsers send with every request that a page's script or form makes of another server, must
   be the gateway itself or an allowed one.
 
@@ -16,6 +16,7 @@ Programs other than browsers send no `Origin`.
 import ipaddress
 import logging
 import re
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -32,11 +33,12 @@ from gateway.http.meter import RATE_HEADERS
 
 ANY = "*"
 MOST_TOLD = 64
-"""Pages whose refusal is logged: their own scripts cannot read it."""
+"""Pages whose refusal is logged within `TOLD_SECONDS`: their own scripts cannot read it."""
+TOLD_SECONDS = 3600.0
 _PORT = re.compile(r":\d*$")
 _NOT_PUBLIC = re.compile(r"[\w-]+|[\w.-]+\.(localhost|local|internal|home\.arpa)", re.ASCII)
-"""Names that public DNS gives no address: those without a dot, and below what is reserved (RFC 6761, 6762 and
-8375; ICANN's resolution 2024.07.29.06)."""
+"""Names that public DNS gives no address: those below what is reserved (RFC 6761, 6762 and 8375; ICANN's
+resolution 2024.07.29.06), and those without a dot, but for a few countries' top-level domains (RFC 7085)."""
 _EXPOSED = ("X-Request-Id", "request-id", "X-Quire-Ignored", "Idempotent-Replayed", "Retry-After")
 """Headers of answers that pages may read, beside those of limits."""
 
@@ -91,6 +93,7 @@ class OriginGuard:
     def __init__(self, app: ASGIApp, access: Access, keys: KeyRing) -> None:
         self._app, self._access, self._keys = app, access, keys
         self._told: set[str] = set()
+        self._told_from = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in ("http", "websocket"):
@@ -117,14 +120,23 @@ class OriginGuard:
                 f"This server does not answer to the host '{host[:200]}': QUIRE_ALLOWED_HOSTS can name it.",
                 code="host_not_allowed",
             )
-        if all(self._access.may_ask(origin.strip().lower(), host) for origin in origins):
+        foreign = (one for one in origins if not self._access.may_ask(one.strip().lower(), host))
+        origin = next(foreign, None)
+        if origin is None:
             return None
-        origin = origins[0][:200]
+        origin = origin[:200]
+        self._tell(origin)
         message = f"Pages of '{origin}' may not ask this server: QUIRE_ALLOWED_ORIGINS can name them."
+        return Forbidden(message, code="origin_not_allowed")
+
+    def _tell(self, origin: str) -> None:
+        """Log that pages of `origin` are refused, unless that was done lately."""
+        if (now := time.monotonic()) > self._told_from + TOLD_SECONDS:
+            self._told.clear()
+            self._told_from = now
         if origin not in self._told and len(self._told) < MOST_TOLD:
             self._told.add(origin)
             logger.warning("refused pages of %r: QUIRE_ALLOWED_ORIGINS can name them", origin)
-        return Forbidden(message, code="origin_not_allowed")
 
     async def _needs_a_key(self) -> bool:
         try:

@@ -1,13 +1,14 @@
 """Hosts that the gateway answers to, and web pages that may ask it."""
 
 import logging
+import time
 
 import httpx
 import pytest
 
 from gateway.app import Options
 from gateway.http.key_ring import KeyRing
-from gateway.http.origin import MOST_TOLD, Access, OriginGuard
+from gateway.http.origin import MOST_TOLD, TOLD_SECONDS, Access, OriginGuard
 from gateway.settings import GatewaySettings
 from proto.rpc import BusAway
 from tests.unit.gateway.conftest import JSON, NoTokenizer, app_of
@@ -122,6 +123,27 @@ async def test_a_page_that_is_refused_is_told_in_the_log_once(caplog):
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == MOST_TOLD
     assert told[0] == r"refused pages of 'https://app0.example\n': QUIRE_ALLOWED_ORIGINS can name them"
+
+
+async def test_a_page_is_told_of_again_after_an_hour(caplog, monkeypatch):
+    now = time.monotonic()
+    monkeypatch.setattr("gateway.http.origin.time.monotonic", lambda: now)
+    caplog.set_level(logging.WARNING, "gateway.http.origin")
+    guard = OriginGuard(app_of(NoTokenizer()), Access(), KeyRing())
+    for seconds in (TOLD_SECONDS - 1, 2):
+        for number in range(MOST_TOLD + 1):
+            await guard.refusal("1.1", ["localhost"], [f"https://app{number}.example"])
+        now += seconds
+        await guard.refusal("1.1", ["localhost"], ["https://mine.example"])
+        assert ("mine" in caplog.text) == (seconds == 2)
+
+
+async def test_the_page_that_is_told_is_the_one_that_is_refused(caplog):
+    caplog.set_level(logging.WARNING, "gateway.http.origin")
+    guard = OriginGuard(app_of(NoTokenizer()), Access(), KeyRing())
+    refusal = await guard.refusal("1.1", ["localhost"], ["http://localhost", "https://other.example"])
+    assert "https://other.example" in str(refusal)
+    assert "https://other.example" in caplog.text
 
 
 @pytest.mark.parametrize(
