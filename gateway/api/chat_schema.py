@@ -28,6 +28,7 @@ from gateway.api.items import Item, OtherItem, items_from, messages_of
 from gateway.api.old_functions import with_calls, with_tools
 from gateway.api.request_schema import BodyPart
 from gateway.api.results import earlier_readable, readable
+from gateway.api.switches import Reasoning, Reasonings, Switch
 from gateway.api.tool_choice import ToolChoice, allowed_names, call_shape, demanded
 from gateway.api.tools import MAX_CALLS, MAX_ID, MAX_TOOLS, ToolCall, Tools, as_function, name_of
 from gateway.errors import BadRequest
@@ -117,42 +118,23 @@ Messages = Annotated[
 ]
 
 
+def _one_conversation(fields: Json, context: object) -> Json:
+    """The fields of a body without an empty `messages` or `input` beside the other, and without an `input`
+    beside messages, which is noted. Raises `BadRequest` where nothing is ignored."""
+    if not {"input", "messages"} <= fields.keys():
+        return fields
+    left_out = "input" if fields["messages"] else "messages"
+    if fields[left_out] and isinstance(context, Ignored):
+        context.note(left_out)
+    elif fields[left_out]:
+        message = "'input' and 'messages': a request has one conversation."
+        raise BadRequest(message, param="input", code="invalid_value")
+    return {name: value for name, value in fields.items() if name != left_out}
+
+
 def _of_items(fields: Json) -> list[Message]:
     """The messages of a body that has items of the Responses API instead."""
     return [Message.model_validate(one) for one in messages_of(fields["input"])]
-
-
-class Reasoning(BodyPart):
-    """How much the model thinks before it answers, as OpenRouter has it."""
-
-    place: ClassVar[str] = "reasoning."
-
-    effort: str | None = Field(None, max_length=64, description="Another name of `reasoning_effort`.")
-    enabled: bool | None = Field(None, description="Another name of `thinking`.")
-
-
-def _switch(value: object, info: ValidationInfo) -> object:
-    match value:
-        case {"type": str(kind), **others}:
-            if isinstance(info.context, Ignored):
-                for name in others:
-                    info.context.note(f"{info.field_name}.{name}")
-            return kind != "disabled"
-    return value
-
-
-Switch = Annotated[
-    bool | None,
-    BeforeValidator(_switch),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "boolean"},
-                {"type": "object", "properties": {"type": {"type": "string"}}, "required": ["type"]},
-            ]
-        }
-    ),
-]
 
 
 class Prediction(BodyPart):
@@ -222,12 +204,12 @@ class ChatBody(GenerationBody):
         max_length=64,
         description="For templates that know it; with `none` a template that can leaves out the thought.",
     )
-    reasoning: Reasoning | None = None
+    reasoning: Reasonings = None
     thinking: Switch = Field(
         None,
         description='With `{"type": "disabled"}` a template that can leaves out the thought.',
     )
-    enable_thinking: bool | None = Field(None, description="Another name of `thinking`.")
+    enable_thinking: Switch = Field(None, description="Another name of `thinking`.")
     include_reasoning: bool = Field(True, description="With `false` an answer leaves out the thought.")
     prediction: Prediction | None = Field(
         None, description="What most of the answer is expected to be. It comes faster where it is."
@@ -253,8 +235,8 @@ class ChatBody(GenerationBody):
 
     @model_validator(mode="before")
     @classmethod
-    def _with_tools(cls, value: object) -> object:
-        return with_tools(value) if isinstance(value, dict) else value
+    def _in_one_form(cls, value: object, info: ValidationInfo) -> object:
+        return with_tools(_one_conversation(value, info.context)) if isinstance(value, dict) else value
 
     @model_validator(mode="after")
     def _consistent(self) -> "ChatBody":

@@ -66,7 +66,11 @@ def _add_of_others(routes: APIRouter, catalog: Catalog) -> None:
         """One model, in the shape of LM Studio's API."""
         return _local(await catalog.find(name))
 
-    @routes.get("/props", openapi_extra=getting(Properties, Unauthorized, NotFound))
+    @routes.get(
+        "/props",
+        openapi_extra=getting(Properties, Unauthorized, NotFound)
+        | {"parameters": [{"name": "model", "in": "query", "schema": {"type": "string"}}]},
+    )
     async def properties(request: Request) -> Response:
         """The only model, or the one that is named as `model`, in the shape of llama.cpp's API."""
         model = await catalog.find(request.query_params.get("model") or await catalog.only())

@@ -62,6 +62,8 @@ async def test_properties_of_llama_cpp(gateway):
         assert found.default_generation_settings.params["temperature"] == 0.6
         assert not found.modalities.vision
     assert (await gateway.http.get("/props?model=n")).status_code == 404
+    documented = (await gateway.http.get("/openapi.json")).json()["paths"]["/props"]["get"]
+    assert [one["name"] for one in documented["parameters"]] == ["model"]
 
 
 async def test_adapters(gateway, backend):

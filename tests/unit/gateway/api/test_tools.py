@@ -131,13 +131,25 @@ async def test_a_conversation_as_responses_have_it(gateway):
         ({"input": 5}, "input"),
         ({"input": [{"type": "function_call", "call_id": "c", "name": ""}]}, "input[0].name"),
         ({"input": [{"type": "item_reference", "id": "i"}]}, "input[0]"),
-        ({"input": "A", "messages": []}, "messages"),
+        ({"input": [], "messages": []}, "messages"),
     ],
 )
 def test_no_conversation(fields, param):
     with pytest.raises(BadRequest) as refused:
         parse(json.dumps(fields).encode(), ChatBody, Ignored())
     assert refused.value.param == param
+
+
+def test_two_conversations():
+    """An empty one is none, and `messages` go before `input`."""
+    first, last = ([{"role": "user", "content": text}] for text in "AB")
+    for given, messages, said in (("B", [], "B"), ("", first, "A"), (last, first, "A")):
+        asked, ignored = json.dumps({"model": "m", "input": given, "messages": messages}).encode(), Ignored()
+        assert [one.content for one in parse(asked, ChatBody, ignored).messages] == [said]
+        assert ignored.header() == ("input" if given == last else "")
+    with pytest.raises(BadRequest, match="one conversation") as refused:
+        parse(asked, ChatBody)
+    assert refused.value.param == "input"
 
 
 async def test_a_choice_without_tools(gateway):
@@ -309,47 +321,6 @@ async def test_an_effort_is_the_template_s_to_know(gateway):
     assert json.loads(chat.template_arguments) == {
         "reasoning_effort": "none", "thinking": False, "enable_thinking": True, "a": 1
     }  # fmt: skip
-
-
-OFF = {"enable_thinking": False, "thinking": False}
-ON = {"enable_thinking": True, "thinking": True}
-
-
-@pytest.mark.parametrize(
-    ("fields", "variables"),
-    [
-        ({"thinking": {"type": "disabled"}}, OFF),
-        ({"thinking": {"type": "enabled", "clear_thinking": False}}, ON),
-        ({"enable_thinking": False}, OFF),
-        ({"enable_thinking": True}, ON),
-        ({"reasoning": {"enabled": False}}, OFF),
-        ({"reasoning": {"effort": "high"}}, {"reasoning_effort": "high"}),
-        ({"reasoning": {"effort": "none"}}, {"reasoning_effort": "none", **OFF}),
-        ({"reasoning": {"effort": "high"}, "reasoning_effort": "low"}, {"reasoning_effort": "low"}),
-        ({"reasoning": {"effort": None, "enabled": True}}, ON),
-        ({"enable_thinking": True, "reasoning": {"enabled": False}}, OFF),
-        (
-            {"thinking": {"type": "disabled"}, "chat_template_kwargs": {"thinking": True}},
-            OFF | {"thinking": True},
-        ),
-    ],
-)
-async def test_switches_for_thoughts_of_other_servers(gateway, fields, variables):
-    assert json.loads((await conversation(gateway, **fields)).template_arguments) == variables
-
-
-async def test_what_a_switch_says_besides_is_ignored_and_named(gateway):
-    thinking = {"type": "enabled", "budget_tokens": 7}
-    ask = {"model": "m", "messages": MESSAGES, "thinking": thinking}
-    answer = await gateway.http.post("/v1/chat/completions", json=ask)
-    assert answer.headers["x-quire-ignored"] == "thinking.budget_tokens"
-
-
-@pytest.mark.parametrize("switch", ["disabled", 0, {}, {"type": False}, []])
-async def test_what_is_no_switch(gateway, switch):
-    ask = {"model": "m", "messages": MESSAGES, "thinking": switch}
-    answer = await gateway.http.post("/v1/chat/completions", json=ask)
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "thinking")
 
 
 async def test_a_budget_of_thinking_tokens(gateway):
