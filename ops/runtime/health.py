@@ -5,9 +5,9 @@ process loads a model it holds a lease and has no door. For the health checks of
 has one process. An engine starts this again and again, and most of what that costs is imports: so it speaks
 to Redis and to the gateway by itself, and imports next to nothing.
 
-With `--end-after N` a process that had a lease once and has none N times in a row is killed, so that it is
-started again. So is a gateway that does not answer. It does not count when Redis is away or takes no writes,
-for then nobody can hold a lease, nor that a process has no door.
+With `--end-after N` a process that had a lease once, and has none N times in a row and for a minute, is
+killed, so that it is started again. So is a gateway that does not answer. It does not count when Redis is
+away or takes no writes, for then nobody can hold a lease, nor that a process has no door.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
@@ -31,6 +32,9 @@ from proto.redis_url import Sentinels, at
 SERVICES = ("gateway", "tokenizer", "scheduler", "worker")
 TIMEOUT = 3.0
 """Seconds for each answer of Redis, and for the gateway's."""
+PATIENCE = 60.0
+"""Seconds from the first failed check until a process is killed, however often it is checked. The process's
+own watchdog gives it as long."""
 
 Command = tuple[str, ...]
 
@@ -196,23 +200,25 @@ def _ask_gateway(host: str, port: int) -> None:
 
 @dataclass(frozen=True)
 class _Memory:
-    """What a check leaves for the next one: the process that lived, and the checks since that failed."""
+    """What a check leaves for the next one: the process that lived, and how many checks failed since."""
 
     pid: int = 0
     """0: none lived yet."""
     started: str = ""
     failed: int = 0
+    since: float = 0.0
+    """When the first of them failed, by the monotonic clock."""
 
     @classmethod
     def of(cls, service: str) -> Self:
         try:
-            pid, failed, started = _file(service).read_text().split(" ", 2)
-            return cls(int(pid), started, int(failed))
+            pid, failed, since, started = _file(service).read_text().split(" ", 3)
+            return cls(int(pid), started, int(failed), float(since))
         except (OSError, ValueError):
             return cls()
 
     def keep(self, service: str) -> None:
-        _file(service).write_text(f"{self.pid} {self.failed} {self.started}")
+        _file(service).write_text(f"{self.pid} {self.failed} {self.since} {self.started}")
 
 
 def _file(service: str) -> Path:
@@ -233,8 +239,10 @@ def _unwell(service: str, end_after: int) -> str:
     before = _Memory.of(service)
     if not before.pid:
         return ""  # it may be importing its libraries
-    if before.failed + 1 < end_after:
-        replace(before, failed=before.failed + 1).keep(service)
+    failed, now = before.failed + 1, time.monotonic()
+    since = before.since if before.failed else now
+    if failed < end_after or now < since + PATIENCE:
+        replace(before, failed=failed, since=since).keep(service)
         return ""
     from ops.runtime.identity import Identity  # needed seldom
 
@@ -243,7 +251,7 @@ def _unwell(service: str, end_after: int) -> str:
     if not process.alive():
         return ""
     process.end(signal.SIGKILL, TIMEOUT)
-    return f"; process {before.pid} is ended after {end_after} checks"
+    return f"; process {before.pid} is ended after {failed} checks"
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -256,7 +264,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         "--end-after",
         type=int,
         metavar="N",
-        help="kill a process that had a lease once and has had none for N checks in a row",
+        help="kill a process that had a lease once and has had none for N checks in a row, and for a minute",
     )
     options = parser.parse_args(arguments)
     try:

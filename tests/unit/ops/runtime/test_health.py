@@ -7,7 +7,9 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import redis
@@ -15,6 +17,7 @@ import redis
 from ops.launcher.acl import CHAIN, Credentials
 from ops.launcher.leases import Leases
 from ops.launcher.redis_server import RedisServer, free_port
+from ops.runtime import health
 from ops.runtime.health import NotReady, RedisProblem, Unwell, check, main
 from proto.rpc import Lease
 
@@ -138,9 +141,15 @@ def test_a_check_costs_next_to_nothing() -> None:
     assert found.stdout.split() == []
 
 
+def check_every(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a check that fails find that so much time has passed since the last one."""
+    monkeypatch.setattr(health, "time", SimpleNamespace(monotonic=count(1000.0, seconds).__next__))
+
+
 @pytest.fixture
 def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator["subprocess.Popen[bytes]"]:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    check_every(30, monkeypatch)
     with subprocess.Popen(["sleep", "600"]) as process:
         yield process
         process.kill()
@@ -200,6 +209,25 @@ def test_a_process_that_loads_is_left_alone_until_its_lease_is_gone(
     assert process.wait(10) == -signal.SIGKILL
 
 
+def test_a_process_that_is_checked_often_has_a_minute_too(
+    server: RedisServer,
+    client: "redis.Redis",
+    process: "subprocess.Popen[bytes]",
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As while its container starts: a library may hold it up for longer than its lease lasts."""
+    check_every(2, monkeypatch)
+    here = {"QUIRE_REDIS_URL": server.url}
+    write(client, "worker-1", socket.gethostname(), process.pid, doors=())
+    checked(monkeypatch, here)
+    client.flushall()
+    for _ in range(30):
+        assert "ended" not in checked(monkeypatch, here)
+    assert process.poll() is None
+    assert checked(monkeypatch, here).endswith("is ended after 31 checks")
+    assert process.wait(10) == -signal.SIGKILL
+
+
 def test_only_the_process_that_was_well_is_ended(
     server: RedisServer,
     client: "redis.Redis",
@@ -212,8 +240,8 @@ def test_only_the_process_that_was_well_is_ended(
     write(client, "worker-1", socket.gethostname(), process.pid)
     assert checked(monkeypatch, here) == ""
     (memory,) = tmp_path.iterdir()
-    pid, failed, _ = memory.read_text().split()
-    memory.write_text(f"{pid} {failed} earlier")
+    pid, failed, since, _ = memory.read_text().split()
+    memory.write_text(f"{pid} {failed} {since} earlier")
     client.flushall()
     for _ in range(4):
         assert "ended" not in checked(monkeypatch, here)
