@@ -2,7 +2,8 @@
 
     WorkerError
     ├── ModelError      the directory is not a model that can be served    the process does not start
-    ├── CapacityError   weights, a step or one sequence do not fit now     the process does not start now
+    ├── CapacityError   a step, one sequence or a setting does not fit     the process does not start
+    │   └── OutOfMemoryError   the same, of memory that others may have    the process does not start now
     ├── KernelError     compiled kernels cannot be used here               PyTorch computes instead
     ├── DeviceError     the GPU no longer works for this process           the process ends
     ├── StepError       the code raised an error in a step         INTERNAL, the call ends
@@ -21,7 +22,11 @@ class ModelError(WorkerError):
 
 
 class CapacityError(WorkerError):
-    """Weights, a full step, or one sequence of the longest length do not fit into memory."""
+    """The machine has no such device, or a setting asks for what does not fit into memory."""
+
+
+class OutOfMemoryError(CapacityError):
+    """Weights, a full step, or one sequence do not fit into what is free. Others may have the rest."""
 
 
 class KernelError(WorkerError):

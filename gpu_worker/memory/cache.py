@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from gpu_worker.errors import CapacityError
+from gpu_worker.errors import CapacityError, OutOfMemoryError
 from gpu_worker.kernels.attention import Cache, KvFormat
 from gpu_worker.kernels.kv_sizes import PageShape, StateShape
 from gpu_worker.kernels.recurrence import StateCache
@@ -56,7 +56,7 @@ def make_caches(
 ) -> list[Cache]:
     """Pages and states of `blocks` blocks by `config.kept`, uninitialized: only what was written is read.
 
-    Raises `CapacityError` if the device does not have the memory.
+    Raises `OutOfMemoryError` if the device does not have the memory.
     """
     memory = Memory()
 
@@ -76,7 +76,8 @@ def make_caches(
     try:
         return [make(shape) for shape in config.kept]
     except (RuntimeError, OSError) as error:  # OutOfMemoryError is one; mapping memory raises the other
-        raise CapacityError(f"no memory for {blocks} blocks of KV memory: lower QUIRE_KV_MEMORY") from error
+        line = f"no memory for {blocks} blocks of KV memory: lower QUIRE_KV_MEMORY"
+        raise OutOfMemoryError(line) from error
 
 
 def free_memory(device: torch.device) -> int:

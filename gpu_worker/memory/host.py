@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.arrays import Int32s
-from gpu_worker.errors import CapacityError, PlanError
+from gpu_worker.errors import OutOfMemoryError, PlanError
 from gpu_worker.kernels.attention import Cache
 from gpu_worker.machine.huge_pages import Memory, populate
 from gpu_worker.machine.transfer import indices
@@ -164,7 +164,7 @@ class HostPages:
     def _piece(self, number: int) -> Tensor:
         """Memory of piece `number`, allocated if it is new: uint8 [slots of a piece, bytes of a block].
 
-        Raises `CapacityError` if there is no memory left.
+        Raises `OutOfMemoryError` if there is no memory left.
         """
         if number not in self._pieces:
             slots = min(self._per_piece, self.slots - number * self._per_piece)
@@ -176,5 +176,5 @@ class HostPages:
                     memory = self._mapped.take(-(-size // 4)).view(torch.uint8)[:size]
                 self._pieces[number] = memory.view(slots, self.block_bytes)
             except (RuntimeError, OSError) as error:
-                raise CapacityError("no host memory left: lower QUIRE_HOST_MEMORY") from error
+                raise OutOfMemoryError("no host memory left: lower QUIRE_HOST_MEMORY") from error
         return self._pieces[number]

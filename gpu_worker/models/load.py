@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from gpu_worker.errors import CapacityError, ModelError
+from gpu_worker.errors import ModelError, OutOfMemoryError
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.reference.kept import kinds_kept
 from gpu_worker.machine.onednn import has_onednn_bfloat16
@@ -67,7 +67,7 @@ def load_model(
 
     `dtype`: None = the checkpoint's. `max_positions`: longest sequence; 0 = the model's own limit. With
     several `ranks` each loads its part, and sizes in its configuration are those of the part. Loading needs
-    memory for the weights and one more matrix. Raises `CapacityError` if there is less memory, and
+    memory for the weights and one more matrix. Raises `OutOfMemoryError` if there is less memory, and
     `ModelError` if the model cannot be loaded; both have messages of one line.
     """
     started = time.monotonic()
@@ -181,7 +181,7 @@ def _load_native(
         except (RuntimeError, OSError) as error:  # OutOfMemoryError; of a CPU's allocator; of mapping memory
             if "memory" not in str(error):
                 raise
-            raise CapacityError(f"{directory}: no memory on {device} for the weights") from error
+            raise OutOfMemoryError(f"{directory}: no memory on {device} for the weights") from error
         if adapters is not None:
             count, size = len(adapters.names), adapters.nbytes / 2**20
             log.info("LoRA adapters: %d, %.1f MiB beside the weights", count, size)

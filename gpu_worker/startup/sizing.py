@@ -8,7 +8,7 @@ from functools import partial
 
 import torch
 
-from gpu_worker.errors import CapacityError, ModelError
+from gpu_worker.errors import CapacityError, ModelError, OutOfMemoryError
 from gpu_worker.kernels.attention import Cache, KvFormat
 from gpu_worker.kernels.interface import Kernels
 from gpu_worker.kernels.kv_sizes import usual_block_size
@@ -109,7 +109,7 @@ def limits_of(settings: WorkerSettings, parts: Parts) -> BatchLimits:
     An encoder has no pages. Each of its texts is one block, which is there for the scheduler's books alone.
 
     Raises `ModelError` if QUIRE_MAX_MODEL_LEN is beyond the model's limit, `CapacityError` if one sequence of
-    the longest length does not fit.
+    the longest length does not fit, `OutOfMemoryError` if it does not fit into what is free.
     """
     config = parts.model.config
     longest = settings.max_model_len or config.max_position
@@ -154,7 +154,12 @@ def limits_of(settings: WorkerSettings, parts: Parts) -> BatchLimits:
     else:
         memory = int(free_memory(parts.device) * settings.memory_share)
         useful = limits.max_slots * needed
-    blocks = blocks_within(memory, parts.block_bytes(size), needed, useful)
+    try:
+        blocks = blocks_within(memory, parts.block_bytes(size), needed, useful)
+    except CapacityError as error:
+        if settings.kv_memory is not None:
+            raise
+        raise OutOfMemoryError(str(error)) from error
     return replace(limits, num_blocks=parts.ranks.least(blocks))
 
 
@@ -198,13 +203,13 @@ def _taken(device: torch.device, work: Callable[[], object]) -> int:
 
 @contextmanager
 def enough_memory(limits: BatchLimits, device: torch.device) -> Iterator[None]:
-    """Run steps before the first request. Raises `CapacityError` if the GPU's memory is too small."""
+    """Run steps before the first request. Raises `OutOfMemoryError` if the GPU's memory is too small."""
     try:
         yield
     except RuntimeError as error:  # of PyTorch's allocator; of a library, or a launch, that needs memory
         if not any(lack in str(error) for lack in ("out of memory", "ALLOC_FAILED")):
             raise
-        raise CapacityError(
+        raise OutOfMemoryError(
             f"no memory on {device} beside weights and KV memory for a step of {limits.max_step_tokens} "
             f"tokens in {limits.max_slots} slots: lower QUIRE_STEP_TOKENS, QUIRE_MAX_SLOTS or "
             "QUIRE_MAX_MODEL_LEN, or QUIRE_KV_MEMORY if it is set"
@@ -214,7 +219,7 @@ def enough_memory(limits: BatchLimits, device: torch.device) -> Iterator[None]:
 def add_host_memory(settings: WorkerSettings, runner: Runner, ranks: Ranks) -> None:
     """Give the runner the host memory that the settings ask for.
 
-    Raises `CapacityError` if it does not hold one block or is more than is free.
+    Raises `CapacityError` if it does not hold one block, `OutOfMemoryError` if it is more than is free.
     """
     size, on_gpu = runner.host.block_bytes * ranks.count, runner.device.type == "cuda"
     if not size:  # nothing is kept of the texts of an encoder
@@ -225,7 +230,7 @@ def add_host_memory(settings: WorkerSettings, runner: Runner, ranks: Ranks) -> N
         memory = int(free * HOST_SHARE * own * settings.memory_share)
     blocks = slots_within(memory // ranks.count, runner.host.block_bytes, on_gpu)
     if memory > free or (settings.host_memory and not blocks):
-        raise CapacityError(
+        raise (OutOfMemoryError if memory > free else CapacityError)(
             f"QUIRE_HOST_MEMORY is {memory / 2**20:.0f} MiB: a block takes {size / 2**20:.2f} MiB"
             f"{', pinned the next power of two' if on_gpu else ''}, and {free / 2**20:.0f} MiB are free"
         )

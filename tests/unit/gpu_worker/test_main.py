@@ -14,7 +14,7 @@ import pytest
 from gpu_worker import __main__ as main
 from gpu_worker import engine
 from gpu_worker.__main__ import serve
-from gpu_worker.errors import CapacityError, DeviceError
+from gpu_worker.errors import CapacityError, DeviceError, OutOfMemoryError
 from gpu_worker.kernels.cpu import build
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.machine.rates import Rates
@@ -22,7 +22,7 @@ from gpu_worker.settings import WorkerSettings
 from gpu_worker.step.runner import Runner
 from gpu_worker.watchdog import Watchdog
 from ops.runtime import drain
-from ops.runtime.errors import StartError, TransientStartError
+from ops.runtime.errors import StartError
 from proto.rpc import MemoryBus, Node, TaskEnded
 from proto.rpc.resume import LOST, OUTSIDE
 from proto.worker_pb2_grpc import WorkerServicer, WorkerStub, add_WorkerServicer_to_server
@@ -182,14 +182,18 @@ async def test_a_directory_that_is_no_model_keeps_it_from_starting(tmp_path) -> 
             await serve(node, WorkerSettings(model=tmp_path))
 
 
-async def test_memory_that_others_have_keeps_it_from_starting_for_now(tiny, monkeypatch) -> None:
+@pytest.mark.parametrize(("error", "status"), [(OutOfMemoryError, 1), (CapacityError, 2)])
+async def test_only_memory_that_others_may_have_lets_it_try_again(
+    tiny, monkeypatch, error: type[Exception], status: int
+) -> None:
     def short(*_: Any, **__: Any) -> None:
-        raise CapacityError("no memory")
+        raise error("no memory")
 
     monkeypatch.setattr(main, "load", short)
     async with Node(MemoryBus(), service="worker", lease_seconds=60) as node:
-        with pytest.raises(TransientStartError, match="no memory"):
+        with pytest.raises(StartError, match="no memory") as caught:
             await serve(node, WorkerSettings(model=tiny.directory, device="cpu", threads=1))
+    assert caught.value.exit_status == status
 
 
 async def test_a_worker_whose_gpu_is_lost_ends(make, tiny, monkeypatch) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from gpu_worker.errors import CapacityError, PlanError
+from gpu_worker.errors import CapacityError, OutOfMemoryError, PlanError
 from gpu_worker.kernels.reference.kv import FORMATS
 from gpu_worker.memory import host
 from gpu_worker.memory.cache import make_caches
@@ -168,7 +168,8 @@ def test_host_memory_says_what_it_costs(loaded: Callable[..., Any], make: Simple
     assert not result.errors, "measuring has left something behind"
 
 
-@pytest.mark.parametrize("memory", ["1B", "1000TiB"])
-def test_host_memory_that_cannot_be(loaded: Callable[..., Any], memory: str) -> None:
-    with pytest.raises(CapacityError, match="QUIRE_HOST_MEMORY"):
+@pytest.mark.parametrize(("memory", "error"), [("1B", CapacityError), ("1000TiB", OutOfMemoryError)])
+def test_host_memory_that_cannot_be(loaded: Callable[..., Any], memory: str, error: type[Exception]) -> None:
+    with pytest.raises(CapacityError, match="QUIRE_HOST_MEMORY") as caught:
         loaded(memory)
+    assert caught.type is error

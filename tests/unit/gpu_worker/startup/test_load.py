@@ -8,7 +8,7 @@ import torch
 from triton.compiler.errors import CompilationError
 from triton.runtime.errors import OutOfResources
 
-from gpu_worker.errors import CapacityError, KernelError, ModelError
+from gpu_worker.errors import CapacityError, KernelError, ModelError, OutOfMemoryError
 from gpu_worker.kernels.reference.rows import FP8
 from gpu_worker.kernels.sampling import DRAWS, FILTERS, PENALTIES, RARE_FILTERS
 from gpu_worker.memory.cache import blocks_within, bytes_per_block
@@ -135,10 +135,15 @@ def test_workers_that_share_a_device_share_its_memory(settings, monkeypatch) -> 
     assert load(settings(memory_share=0.5, kv_memory=20 * block)).limits.num_blocks == 20
 
 
-def test_too_little_memory_says_what_to_do(settings) -> None:
-    with pytest.raises(CapacityError, match="QUIRE_KV_MEMORY or lower QUIRE_MAX_MODEL_LEN"):
+def test_too_little_memory_says_what_to_do(settings, monkeypatch) -> None:
+    told = "QUIRE_KV_MEMORY or lower QUIRE_MAX_MODEL_LEN"
+    with pytest.raises(CapacityError, match=told) as caught:
         load(settings(kv_memory=4096))
+    assert not isinstance(caught.value, OutOfMemoryError), "no other process has a part of it"
     assert load(settings(kv_memory=4096 * 2, max_model_len=20)).limits.num_blocks == 2
+    monkeypatch.setattr(sizing, "free_memory", lambda device: 4096)
+    with pytest.raises(OutOfMemoryError, match=told):
+        load(settings())
     with pytest.raises(CapacityError):
         blocks_within(100, 10, needed=11, useful=50)
 
@@ -153,7 +158,7 @@ def test_weights_that_do_not_fit(settings, monkeypatch, error: Exception) -> Non
         raise error
 
     monkeypatch.setattr(Weights, "read", read)
-    with pytest.raises(CapacityError, match="no memory on cpu for the weights"):
+    with pytest.raises(OutOfMemoryError, match="no memory on cpu for the weights"):
         load(settings())
 
 
@@ -164,7 +169,7 @@ def test_steps_that_do_not_fit_beside_the_pages() -> None:
         RuntimeError("Triton Error [CUDA]: out of memory"),
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
     ):
-        with pytest.raises(CapacityError, match=told), enough_memory(limits, torch.device("cuda")):
+        with pytest.raises(OutOfMemoryError, match=told), enough_memory(limits, torch.device("cuda")):
             raise error
     with pytest.raises(RuntimeError, match="illegal"), enough_memory(limits, torch.device("cuda")):
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
