@@ -35,7 +35,7 @@ class HubError(StartError):
 
 
 class HubAway(HubError, TransientStartError):
-    """The Hub cannot be reached, or answers that it cannot answer now."""
+    """The Hub cannot be reached, or cannot answer now."""
 
 
 def is_id(model: Path) -> bool:
@@ -115,9 +115,10 @@ def _downloaded(
             name, revision=commit or revision or None, cache_dir=cache, allow_patterns=list(files)
         )
     # HTTP, locks, disks, its own checks of an id: the library raises many kinds of errors.
-    except Exception as error:
+    except Exception as caught:
+        error = _cause(caught)
         line = f"{model}: {_reason(error, endpoint, cache)}"
-        raise HubError(line) if _lasts(error) else HubAway(line) from error
+        raise HubError(line) if _lasts(error) else HubAway(line) from caught
     return Path(found)
 
 
@@ -126,17 +127,33 @@ def _complete(directory: Path, weights: bool) -> Path:
     return made.with_tokenizer(directory, model_name(directory))
 
 
+def _cause(error: Exception) -> Exception:
+    """What the Hub answered, or that it may not be asked. The library says only that there is no copy."""
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
+
+    cause = error.__cause__
+    if isinstance(error, LocalEntryNotFoundError) and isinstance(
+        cause, (HfHubHTTPError, OfflineModeIsEnabled)
+    ):
+        return cause
+    return error
+
+
 def _lasts(error: Exception) -> bool:
     """Whether the same question would be answered in the same way."""
-    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
-    return isinstance(error, (HFValidationError, RepositoryNotFoundError, RevisionNotFoundError))
+    if isinstance(error, HfHubHTTPError):
+        return error.response.status_code in (400, 401, 403, 404)
+    return isinstance(error, (HFValidationError, OfflineModeIsEnabled))
 
 
 def _reason(error: Exception, endpoint: str, cache: str) -> str:
     from huggingface_hub.errors import (
         GatedRepoError,
+        HfHubHTTPError,
         LocalEntryNotFoundError,
+        OfflineModeIsEnabled,
         RepositoryNotFoundError,
         RevisionNotFoundError,
     )
@@ -154,6 +171,11 @@ def _reason(error: Exception, endpoint: str, cache: str) -> str:
             )
         case RevisionNotFoundError():
             return f"{endpoint} has no such revision of it"
+        case HfHubHTTPError():
+            said = (error.server_message or "").partition("\n")[0]
+            return f"{endpoint} answers {error.response.status_code}{said and f': {said}'}"
         case LocalEntryNotFoundError():
             return f"there is no such directory, it is not whole in {cache}, and {endpoint} cannot be reached"
+        case OfflineModeIsEnabled():
+            return f"there is no such directory, it is not whole in {cache}, and HF_HUB_OFFLINE is set"
     return f"{endpoint}: {str(error).partition(chr(10))[0] or type(error).__name__}"

@@ -58,7 +58,8 @@ class Hub:
         model = f"{org}/{name}"
         revision = rest[1] if len(rest) > 1 else "main"
         if self.status != 200:
-            self._reply(handler, self.status, b"", {}, body)
+            unknown = {"X-Error-Message": "Invalid credentials in Authorization header"}
+            self._reply(handler, self.status, b"", unknown if self.status == 401 else {}, body)
         elif not (self.root / model).is_dir():
             self._reply(handler, 404, b"", {"X-Error-Code": "RepoNotFound"}, body)
         elif model in self.gated:

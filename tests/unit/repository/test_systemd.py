@@ -74,6 +74,12 @@ def test_a_bad_setting_is_not_tried_again(unit: str) -> None:
     assert values(unit, "RestartPreventExitStatus") == ["2"]
 
 
+@pytest.mark.parametrize("unit", [unit for unit in UNITS if re.search(r"quire\.|tokenizer|worker", unit)])
+def test_a_hub_that_was_asked_too_often_is_not_asked_every_second(unit: str) -> None:
+    (seconds,) = values(unit, "RestartSec")
+    assert float(seconds) >= 5
+
+
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
     """The units as on a machine that has what they start."""

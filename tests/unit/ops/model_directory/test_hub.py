@@ -218,6 +218,28 @@ def test_nobody_there(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     assert caught.value.exit_status == 1, "it may be there soon"
 
 
+@pytest.mark.parametrize("status", [400, 401, 403])
+def test_a_hub_that_refuses_need_not_be_asked_again(hub: Hub, status: int) -> None:
+    """As one that does not know the token, or does not let it read this model."""
+    hub.status = status
+    with pytest.raises(HubError, match=f"^forest/fox: {hub.url} answers {status}") as caught:
+        fetched(FOX)
+    assert caught.value.exit_status == 2
+    assert str(caught.value).endswith("Invalid credentials in Authorization header") == (status == 401)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_hub_that_may_not_be_asked_stays_so(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = fetched(FOX)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert fetched(FOX) == directory
+    with pytest.raises(
+        HubError, match=r"forest/fox@v2: .* not whole in .*, and HF_HUB_OFFLINE is set"
+    ) as caught:
+        fetched(Path("forest/fox@v2"))
+    assert caught.value.exit_status == 2
+
+
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_a_hub_that_cannot_answer_now_may_be_asked_again(
     hub: Hub, status: int, monkeypatch: pytest.MonkeyPatch
