@@ -4,7 +4,8 @@
 
 makes passwords, and writes what a Redis and the containers of a deployment need: `users.acl` for Redis, for
 each kind of process `<kind>.url`, and `secret` for all processes. It needs nothing but Python. If these files
-are there, it writes `users.acl` anew, with the rights of this version and the same passwords.
+are there, it writes `users.acl` anew, with the rights of this version, the same passwords, and the users that
+somebody has added.
 
 A process reads its own inbox and writes to those of its neighbours, takes calls at its own door and puts
 calls at that of the next service, keeps its own lease and sees those of all. Inboxes and leases are named
@@ -34,6 +35,8 @@ do what each service may, because at a Redis that is not its own `quire up` has 
 ROLES = (*CHAIN, OPERATOR)
 PREFIX = "quire:"
 """Default of QUIRE_STREAM_PREFIX."""
+SERVER = "redis://redis:6379/0"
+"""The Redis of the compose file."""
 HEALTH = "user health on nopass resetchannels -@all +ping"
 """A user without a password for health checks, who may see whether Redis answers."""
 
@@ -165,8 +168,11 @@ def rewrite(directory: Path, prefix: str | None) -> None:
     `prefix`: None: the one from before. Raises `OSError`, `ValueError`.
     """
     users = directory / "users.acl"
-    prefix = prefix_in(users.read_text()) if prefix is None else prefix
-    _replace(users, Credentials.of(directory).acl_file(prefix))
+    before = users.read_text()
+    text = Credentials.of(directory).acl_file(prefix_in(before) if prefix is None else prefix)
+    ours = [line.split()[:2] for line in text.splitlines()]
+    added = [f"{line}\n" for line in before.splitlines() if line.strip() and line.split()[:2] not in ours]
+    _replace(users, "".join([text, *added]))
 
 
 def _replace(path: Path, text: str) -> None:
@@ -186,17 +192,19 @@ def main() -> int:
         help="where they go; passwords that are there stay, and users.acl is made anew",
     )
     parser.add_argument(
-        "--redis", default="redis://redis:6379/0", metavar="URL", help="without user (default: %(default)s)"
+        "--redis", metavar="URL", help=f"without user, for a new directory (default: {SERVER})"
     )
     parser.add_argument(
         "--prefix", help=f"QUIRE_STREAM_PREFIX (default: that of the users that are there, or {PREFIX})"
     )
     options = parser.parse_args()
     try:
-        where = urlsplit(options.redis)
-        if where.scheme not in ("redis", "rediss", "unix") or "@" in options.redis:
-            raise ValueError(f"--redis: a URL without user and password, as in {parser.get_default('redis')}")
+        server = SERVER if options.redis is None else options.redis
+        if urlsplit(server).scheme not in ("redis", "rediss", "unix") or "@" in server:
+            raise ValueError(f"--redis: a URL without user and password, as in {SERVER}")
         if options.directory.exists():
+            if options.redis is not None:
+                raise ValueError(f"--redis: {options.directory} is there, and its URLs stay as they are")
             rewrite(options.directory, options.prefix)
             print(
                 f"{options.directory / 'users.acl'} has this version's rights, and the passwords from before"
@@ -205,7 +213,7 @@ def main() -> int:
         write(
             options.directory,
             Credentials(),
-            options.redis,
+            server,
             PREFIX if options.prefix is None else options.prefix,
         )
     except (OSError, ValueError) as error:

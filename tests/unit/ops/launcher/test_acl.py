@@ -279,6 +279,37 @@ def test_an_upgrade_changes_rights_and_no_password(
     assert made(monkeypatch, directory, "--prefix", "other:")["users.acl"].count(" ~other:processes ") == 4
 
 
+def test_users_that_were_added_stay_and_a_server_takes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "secrets"
+    before = made(monkeypatch, directory)["users.acl"]
+    added = "user admin on >password +@all ~* &*\nuser backup on nopass -@all +ping\n"
+    users = directory / "users.acl"
+    users.chmod(0o644)
+    users.write_text(f"{added}\n{before}")
+    assert made(monkeypatch, directory)["users.acl"] == before + added
+    assert made(monkeypatch, directory)["users.acl"] == before + added
+    with (
+        RedisServer(users=before + added) as server,
+        redis.Redis.from_url(
+            server.address.replace("://", "://admin:password@"), socket_timeout=60
+        ) as client,
+    ):
+        assert "admin" in client.acl_users()
+
+
+def test_a_server_for_a_directory_that_is_there_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = tmp_path / "secrets"
+    before = made(monkeypatch, directory)
+    monkeypatch.setattr(sys, "argv", ["acl", str(directory), "--redis", "redis://elsewhere:6379/0"])
+    assert acl.main() == 2
+    assert capsys.readouterr().err.endswith("is there, and its URLs stay as they are\n")
+    assert {path.name: path.read_text() for path in directory.iterdir()} == before
+
+
 def test_a_directory_of_something_else_stays_what_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
