@@ -1,6 +1,7 @@
 """Blocks go to host memory and come back as they were."""
 
 from collections.abc import Callable
+from errno import ENOMEM
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 
 from gpu_worker.errors import CapacityError, OutOfMemoryError, PlanError
 from gpu_worker.kernels.reference.kv import FORMATS
+from gpu_worker.machine.huge_pages import Memory
 from gpu_worker.memory import host
 from gpu_worker.memory.cache import make_caches
 from gpu_worker.memory.host import HostPages, slots_within
@@ -166,6 +168,21 @@ def test_host_memory_says_what_it_costs(loaded: Callable[..., Any], make: Simple
     assert min(offer.swap_block_us, offer.token_us) > 0
     result = runner.execute(make.plan(1, [(0, 0, 10, 1)], new_slots=[make.slot(0, PROMPT, [5])]))
     assert not result.errors, "measuring has left something behind"
+
+
+def test_memory_that_the_system_does_not_give(tiny: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other processes may have it, and end."""
+    config, form, cpu = read_config(tiny.directory), FORMATS["auto"](torch.float32), torch.device("cpu")
+    caches = make_caches(config, 9, 4, form, cpu)
+
+    def refuse(memory: Memory, words: int) -> None:
+        raise OSError(ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(Memory, "take", refuse)
+    with pytest.raises(OutOfMemoryError, match="lower QUIRE_KV_MEMORY"):
+        make_caches(config, 9, 4, form, cpu)
+    with pytest.raises(OutOfMemoryError, match="lower QUIRE_HOST_MEMORY"):
+        HostPages(caches, 7).populate()
 
 
 @pytest.mark.parametrize(("memory", "error"), [("1B", CapacityError), ("1000TiB", OutOfMemoryError)])
