@@ -45,8 +45,8 @@ class Generation:
             self._format = formats.of(bool(request.chat.tools), prompt, said_in(request.chat))
             if self._format is not None:
                 self._format.call_demanded = request.shape.calls.required
-                if request.shape.WhichOneof("kind") not in (None, "calls"):
-                    self._format.call_bare = False  # the JSON is what was asked for
+                if request.shape.WhichOneof("kind"):
+                    self._format.call_bare = False  # such JSON is what was asked for, or free text
                 if request.skip_special_tokens:
                     self._visible = formats.visible
         self._stops = automaton(request.stop) if request.stop else None

@@ -15,9 +15,9 @@ from tokenizer_svc.model.tokenizer import TextModel
     ("shape", "demanded", "bare"),
     [
         (None, False, True),
-        (Shape(calls=CallShape()), False, True),
+        (Shape(calls=CallShape()), False, False),
         (Shape(json_schema="{}", or_calls=CallShape()), False, False),
-        (Shape(calls=CallShape(required=True)), True, True),
+        (Shape(calls=CallShape(required=True)), True, False),
     ],
 )
 def test_the_format_tells_of_calls_that_are_demanded_or_have_no_mark(
