@@ -154,8 +154,13 @@ def _is_open(thoughts: ThoughtFormat, end: str, said: str) -> bool:
     """Whether a prompt that ends so has begun a thought. `said`: as for `Formats.of`."""
     if not thoughts.begin:
         return False
-    _, begin, thought = said.rpartition(thoughts.begin)
-    return end.endswith(thoughts.begin) or (begin != "" and thoughts.end not in thought)
+    if not said:
+        return end.endswith(thoughts.begin)
+    if thoughts.message:
+        _, begin, thought = said.rpartition(thoughts.begin)
+        return begin != "" and thoughts.end not in thought
+    # Behind a text, which may tell of it, the mark begins nothing.
+    return all(part.lstrip().startswith(thoughts.begin) for part in said.split(thoughts.end))
 
 
 def _within(calls: CallFormat) -> str:

@@ -172,7 +172,10 @@ def test_a_prompt_may_begin_a_thought(byte_level, prompt, thinking):
     ("said", "thinking"),
     [
         ("<think>Let me see" + " and see" * 40, True),
-        ("<think>a</think>Yes, <think>b", True),
+        ("\n<think>a</think>\n\n<think>b <think>", True),
+        ("<think>a</think>Yes, <think>b", False),
+        ("The tag `<think>` begins", False),
+        ("Its first tag is <think>", False),
         ("<think>Let me see</think>Yes", False),
         ("Yes", False),
     ],
@@ -185,6 +188,13 @@ def test_a_thought_that_the_answer_goes_on_with(byte_level, said, thinking):
     assert formats.before(prompt, said=said_in(chat)).thinking == thinking
     chat.continue_final_message = False
     assert said_in(chat) == ""
+
+
+def test_a_thought_may_begin_behind_a_text_where_answers_consist_of_messages(byte_level):
+    formats = Formats(replace(byte_level, template="no sign"), thoughts="inkling")
+    said = "<|content_text|>Yes.<|end_message|><|message_model|><|content_thinking|>Hm"
+    for text, thinking in ((said, True), (f"{said}<|end_message|>", False), ("Yes", False)):
+        assert formats.of(False, byte_level.encode(text, special=False), text).thinking == thinking
 
 
 @pytest.mark.parametrize(
