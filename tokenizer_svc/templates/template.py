@@ -147,18 +147,20 @@ class ChatTemplate:
     def _forms(self, messages: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[Mapping[str, Any]]]:
         """The conversation so that the template shows all of it, then with less that it may refuse."""
         habits = self._habits
-        if any(len(message.get("tool_calls", ())) > 1 for message in messages) and habits.wants_one_call:
-            messages = one_call_each(texts_with_calls(messages))
         systems = [place for place, message in enumerate(messages) if message["role"] == "system"]
         if (len(systems) > 1 and habits.leaves_out_other_systems) or (
             any(systems) and habits.leaves_out_later_systems
         ):
             messages = systems_first(messages)
-        yield messages
+        several = any(len(message.get("tool_calls", ())) > 1 for message in messages)
+        apart = several and habits.wants_one_call
+        first = one_call_each(messages) if apart else messages
+        yield first
         called = texts_with_calls(messages)
+        called = one_call_each(called) if apart else called
         with_systems_first = systems_first(called, not habits.refuses_systems)
         turns, told = in_turns(with_systems_first), in_turns(lost_results_told(with_systems_first))
-        forms = [messages, called, with_systems_first, turns, told]
+        forms = [first, called, with_systems_first, turns, told]
         forms += [with_short_ids(form) for form in forms]
         yield from (form for number, form in enumerate(forms) if form not in forms[: max(number, 1)])
 

@@ -485,6 +485,23 @@ def test_calls_of_a_message_that_are_shown_one_by_one() -> None:
         assert text == "|user:Late?|assistant:1|tool:Noon.|assistant:2|tool:One."
 
 
+def test_a_text_behind_several_calls_is_shown_where_none_is_beside_calls() -> None:
+    """As by Llama 3's template. gpt-oss's refuses such a text before the results."""
+    city = "{{ m.tool_calls[0].function.arguments.city if m.tool_calls else m.content }}"
+    source, (call,) = EACH.replace("{{ m.content }}", city), calling({})["tool_calls"]
+    calls = [{**call, "id": id_, "function": {"name": "f", "arguments": {"city": id_}}} for id_ in "12"]
+    results = [{**RESULT, "tool_call_id": id_, "content": f"Of {id_}."} for id_ in "12"]
+    said = {"role": "assistant", "content": "Wait."}
+    chat = [ASKED, {**calling({}), "tool_calls": calls}, said, *results]
+    assert ChatTemplate(source, TOKENS).render(chat) == (
+        "|user:Late?|assistant:1|assistant:2|assistant:Wait.|tool:Of 1.|tool:Of 2."
+    )
+    refuses = refusing("m.role == 'tool' and not loop.previtem.tool_calls")
+    assert ChatTemplate(refuses + source, TOKENS).render(chat) == (
+        "|user:Late?|assistant:1|tool:Of 1.|assistant:2|tool:Of 2."
+    )
+
+
 @pytest.mark.parametrize(
     ("given", "taken"),
     [
