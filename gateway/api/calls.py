@@ -8,7 +8,7 @@ import ast
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from gateway.api.elements import elements_of, together
@@ -54,9 +54,12 @@ def functions_of(tools: Sequence[Mapping[str, Any]]) -> Functions:
     return found
 
 
-def read_calls(text: str, form: AnswerFormat, functions: Functions) -> list[Call] | None:
-    """The calls that `text` is, at least one; None if it is anything else."""
-    reader = _READERS.get(form.call_syntax)
+def read_calls(text: str, form: AnswerFormat, functions: Functions, bare: bool = False) -> list[Call] | None:
+    """The calls that `text` is, at least one; None if it is anything else.
+
+    `bare`: it is JSON without a mark. Then an object with other keys than a call has is none.
+    """
+    reader = partial(_json_calls, bare=True) if bare else _READERS.get(form.call_syntax)
     try:
         calls = reader(text, form, functions) if reader else None
     except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
@@ -64,7 +67,7 @@ def read_calls(text: str, form: AnswerFormat, functions: Functions) -> list[Call
     return calls if calls and all(call.name in functions for call in calls) else None
 
 
-def _json_calls(text: str, form: AnswerFormat, _: Functions) -> list[Call] | None:
+def _json_calls(text: str, form: AnswerFormat, _: Functions, bare: bool = False) -> list[Call] | None:
     values: list[Any] = []
     if form.call_header and (header := re.match(form.call_header, text[:MOST_HEADER])):
         text = text[header.end() :]
@@ -73,8 +76,15 @@ def _json_calls(text: str, form: AnswerFormat, _: Functions) -> list[Call] | Non
         value, end = DECODER.raw_decode(text, place)
         values += value if isinstance(value, list) else [value]
         place = _BETWEEN.match(text, end).end()  # type: ignore[union-attr]
+    if bare and not all(map(_is_bare, values)):
+        return None
     calls = [_from_object(value, named=_NAME_AS_KEY not in form.call_text) for value in values]
     return [call for call in calls if call] if all(calls) else None
+
+
+def _is_bare(value: Any) -> bool:
+    """Whether it has what a call has, and nothing else."""
+    return isinstance(value, dict) and value.keys() <= _BARE and bool(value.keys() & _ARGUMENTS)
 
 
 def _from_object(value: Any, named: bool = True) -> Call | None:
@@ -222,6 +232,9 @@ def _spelled(arguments: object) -> str:
     return whole(json.dumps(arguments, ensure_ascii=False, allow_nan=False))
 
 
+_ARGUMENTS = frozenset(("arguments", "parameters"))
+_BARE = _ARGUMENTS | {"name", "id", "type"}
+"""Keys of a call without a mark."""
 _NAME_AS_KEY = '{"$name":'
 _TOLD = {"true": frozenset(("string",)), "false": frozenset[str]()}
 _BETWEEN = re.compile(r"[\s;,]*")

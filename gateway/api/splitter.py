@@ -57,6 +57,8 @@ class Splitter:
         """The quote of a string of JSON or Python, within which the call's text ends; empty: of none."""
         self._escape = ""
         """A backslash that ends the call's text, and changes what the next character means."""
+        self._depth: int | None = None
+        """Brackets that are open in the JSON of a call without a mark; None: none has been."""
         self._noted: deque[list[str]] = deque(maxlen=MOST_NOTED)
         """Texts of the thought that is under way: from each mark of a call up to the next one."""
         self._reasoning: list[str] = []
@@ -158,7 +160,8 @@ class Splitter:
             if not opens:
                 return opens
         self._space += self._text[: len(self._text) - len(stripped)]
-        self._text, self._call, self._begun = stripped, [""], True
+        self._text, self._begun = stripped, True
+        self._begin_call("")
         return True
 
     def _names(self, text: str) -> bool | None:
@@ -174,21 +177,44 @@ class Splitter:
         return None if len(text) <= MOST_OPENING and any(each.startswith(said) for each in named) else False
 
     def _begin_call(self, mark: str) -> None:
-        self._call, self._quoted, self._escape = [mark], "", ""
+        self._call, self._quoted, self._escape, self._depth = [mark], "", "", None
+
+    def _goes_on(self, begin: str) -> bool | None:
+        """Whether arguments or the call's end follow a mark that names the function alone. None: they may.
+
+        Texts tell of such a mark.
+        """
+        form, text = self._form, self._text.lstrip()
+        head, _, end = form.call_text.partition("$arguments")
+        if begin in form.call_begin or head.strip() not in form.call_begin:
+            return True
+        following = (form.argument_text.partition("$")[0], end.strip())
+        if text.startswith(following):
+            return True
+        return None if any(each.startswith(text) for each in following) else False
 
     def _in_call(self, call: list[str]) -> bool:
-        form = self._form
+        form, bare = self._form, not call[0] and self._form.call_syntax == JSON_CALLS
+        if len(call) == 1 and (goes_on := self._goes_on(call[0])) is not True:
+            if goes_on is False:
+                self._end_call("", complete=False)
+            return goes_on is False
         marks = (form.call_end,) if form.call_end else (*self._begins, *form.delimiters, form.answer_end)
         if not call[0] and form.call_opening:
             marks = ()  # the whole answer
         place, mark = _find(self._text, tuple(filter(None, marks)))
-        self._note_quotes(self._text[:place])
+        other = self._note_quotes(self._text[:place], bare)
+        if other is not None:
+            place, mark = other, ""
         call.append(self._text[:place])
         self._text = self._text[place + len(mark) :]
+        if other is not None:
+            self._end_call("", complete=False)
+            return True
         if not mark:
             return False
         if self._quoted:  # the mark is part of an argument
-            self._note_quotes(mark)
+            self._note_quotes(mark, bare)
             call.append(mark)
         elif form.call_end:
             self._end_call(mark)
@@ -198,16 +224,23 @@ class Splitter:
                 self._begin_call(mark)
         return True
 
-    def _note_quotes(self, text: str) -> None:
-        quotes = _QUOTES.get(self._form.call_syntax)
+    def _note_quotes(self, text: str, bare: bool) -> int | None:
+        """The place of other text behind the JSON of a call without a mark, `bare`; None: there is none."""
+        quotes = _BARE_JSON if bare else _QUOTES.get(self._form.call_syntax)
         if quotes is None:
-            return
-        text, self._escape = self._escape + text, ""
-        for found in quotes.findall(text):
-            if found == "\\":
-                self._escape = found
-            elif len(found) == 1 and self._quoted in ("", found):
-                self._quoted = "" if self._quoted else found
+            return None
+        before, self._escape = self._escape, ""
+        for found in quotes.finditer(before + text):
+            part = found[0]
+            if self._depth == 0 and part not in _OPEN:
+                return found.start() - len(before)
+            if part == "\\":
+                self._escape = part
+            elif part in _QUOTE and self._quoted in ("", part):
+                self._quoted = "" if self._quoted else part
+            elif bare and not self._quoted and part in _BRACKETS:
+                self._depth = (self._depth or 0) + (1 if part in _OPEN else -1)
+        return None
 
     def _end_call(self, mark: str, complete: bool = True, lost: bool = False, cut: bool = False) -> None:
         """`complete`: it may be a call. `lost`: if it is none, it is not content either. `cut`: of several
@@ -217,11 +250,10 @@ class Splitter:
         self._call = None
         rest = "".join(body)
         text = (self._begins.get(begin) or self._first.get(begin) or "") + rest
-        calls = read_calls(text, self._form, self._functions) if complete else None
-        if not (begin or self._form.call_opening or _ARGUMENTS.search(text)):
-            calls = None
+        bare = not (begin or text.startswith(tuple(self._form.call_opening)))
+        calls = read_calls(text, self._form, self._functions, bare) if complete else None
         if calls is None and cut:
-            calls = read_calls(ended_calls(text, self._form), self._form, self._functions)
+            calls = read_calls(ended_calls(text, self._form), self._form, self._functions, bare)
         if calls is None:
             if lost:
                 self._space = ""
@@ -309,7 +341,9 @@ def _find(text: str, marks: tuple[str, ...]) -> tuple[int, str]:
     return first, found
 
 
-_ARGUMENTS = re.compile('"(arguments|parameters)"')
+_OPEN, _BRACKETS, _QUOTE = frozenset("{["), frozenset("{[]}"), frozenset("\"'")
+_BARE_JSON = re.compile(r"""\\.|\\|["{}\[\]]|[^\s`;,"'\\{}\[\]]+""", re.DOTALL)
+"""Strings, brackets, and what may not stand behind the JSON of a call without a mark."""
 _JSON_QUOTES = re.compile(r'\\.|\\|"', re.DOTALL)
 _QUOTES = {
     JSON_CALLS: _JSON_QUOTES,

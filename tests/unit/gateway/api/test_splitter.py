@@ -638,7 +638,12 @@ def test_the_end_of_a_call_that_was_cut_is_told_by_its_syntax(name, text):
 
 
 def test_a_text_that_begins_as_calls_without_a_mark_stays_when_it_is_cut():
-    for name, text in (("json", '{"answer": 7, "wh'), ("pythonic", "[1, 2"), ("hermes", "a <tool_")):
+    for name, text in (
+        ("json", '{"answer": 7, "wh'),
+        ("pythonic", "[1, 2"),
+        ("hermes", "a <tool_"),
+        ("hermes", '[{"name": "weather", "temperature": 3}, {"na'),
+    ):
         assert split(form_of(name), text, cut=True) == Pieces(content=text)
 
 
@@ -795,6 +800,16 @@ def test_a_call_without_its_first_mark_may_have_an_end_or_none():
     assert assert_any_cut_is_the_same(form_of("qwen3_coder"), text) == Pieces(content=text)
 
 
+def test_a_text_that_tells_of_a_call_s_mark_goes_on():
+    text = "Write <function=clock> or <function=weather>\n<parameters"
+    splitter = Splitter(form_of("qwen3_coder"), FUNCTIONS)
+    assert "".join(splitter.add(each).content for each in text) == text
+    call = "<function=clock>\n</function>"
+    for mark in ("", "<tool_call>\n"):
+        found = assert_any_cut_is_the_same(form_of("qwen3_coder"), f"Write <function=weather>, {mark}{call}")
+        assert (found.content, of(found.calls)) == ("Write <function=weather>,", [("clock", {})])
+
+
 BARE = (
     *("hermes", "mistral", "granite", "cohere", "apertus", "json", "phi4", "llama3_json", "longcat_json"),
     "minimax_m1",
@@ -808,12 +823,22 @@ BARE = (
         f"```json\n{AS_JSON}\n```",
         f"```\n[{AS_JSON}]\n```\n",
         f'\n{{\n  "name" : "weather",\n  "arguments": {ARGUMENTS}\n}}\n',
+        f'{{"name": "weather", "id": "1", "type": "function", "parameters": {ARGUMENTS}}}',
     ],
 )
 def test_an_answer_that_is_a_call_without_a_mark(name, text):
     """As Qwen 2.5 Coder makes it, and models that are told of functions as text."""
     found = assert_any_cut_is_the_same(form_of(name, "think"), f"<think>Hm.</think>\n{text}")
     assert (found.reasoning, found.content, of(found.calls)) == ("Hm.", "", TWO[:1])
+
+
+@pytest.mark.parametrize("name", BARE)
+def test_json_that_describes_a_function_is_no_call(name):
+    described = '{"name": "weather", "description": "Of a city.", "parameters": {"type": "object"}}'
+    texts = [f"```json\n{described}\n```", f"```\n[{CLOCK}, {described}]\n```"]
+    for text in (*texts, described) if not form_of(name).call_opening else texts:
+        assert assert_any_cut_is_the_same(form_of(name), text) == Pieces(content=text)
+        assert split(form_of(name), text, cut=True) == Pieces(content=text)
 
 
 def test_a_call_that_has_its_last_mark_alone():
@@ -830,7 +855,10 @@ def test_a_call_that_has_its_last_mark_alone():
         ('```json\n[{"id": 7}]\n```', '```json\n[{"'),
         ("[1, 2]", "["),
         ('{"name": "weather", "temperature": 3}', '{"name": "weather", "temperature": 3}'),
-        ("```json\n" + AS_JSON + "\n```\nis a call.", "```json\n" + AS_JSON + "\n```\nis a call."),
+        (f"```json\n{AS_JSON}\n```\nis a call.", f"```json\n{AS_JSON}\n```\n"),
+        (f"{AS_JSON}; {{}} \\", f"{AS_JSON}; {{}} "),
+        (f"{AS_JSON}}} {{", AS_JSON),
+        (f"[{AS_JSON}, {{}}], 7, 8", f"[{AS_JSON}, {{}}], "),
     ],
 )
 def test_json_that_is_no_call_waits_until_it_can_be_none(text, held):
@@ -840,6 +868,17 @@ def test_json_that_is_no_call_waits_until_it_can_be_none(text, held):
     assert "".join(splitter.add(each).content for each in held) == ""
     if held != text:
         assert splitter.add(text[len(held)]).content == held + text[len(held)].rstrip()
+
+
+def test_calls_behind_a_text_that_begins_with_the_json_of_one():
+    for name, text in (
+        ("hermes", f"```\n{AS_JSON}\n```\n"),
+        ("llama3_json", '{"a": "}"} '),
+        ("phi4", "[1] "),
+    ):
+        call = f"{form_of(name).call_begin[0]}{CLOCK}{form_of(name).call_end}"
+        found = assert_any_cut_is_the_same(form_of(name), f"{text}is none. {call}")
+        assert (found.content, of(found.calls)) == (f"{text}is none.", [("clock", {})])
 
 
 def test_json_that_was_asked_for_is_no_call():
