@@ -42,15 +42,24 @@ class Line:
         return connection
 
     async def _connect(self) -> Connection:
+        url = await self._place.find()
         try:
-            connection = await Connection.open(await self._place.find())
+            connection = await Connection.open(url)
             if connection.cluster:
-                (slots,) = await connection.send([("CLUSTER", "SLOTS")], REPLY_SECONDS)
-                self._place.learn(slots)
+                await self._learn(connection)
         except BusAway:
-            self._place.lost()
+            self._place.lost(url)
             raise
         return connection
+
+    async def _learn(self, connection: Connection) -> None:
+        """Ask where the other servers of the cluster are."""
+        try:
+            (slots,) = await connection.send([("CLUSTER", "SLOTS")], REPLY_SECONDS)
+        except BaseException:
+            connection.close()
+            raise
+        self._place.learn(slots)
 
     def _open(self) -> Connection | None:
         connection = self.connection

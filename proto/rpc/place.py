@@ -75,8 +75,13 @@ class Place:
         parts = urlsplit(self.url)
         return None if parts.scheme == "unix" else at(self.url, host or parts.hostname or "", port)
 
-    def lost(self) -> None:
-        """The server there does not answer. Another may have its keys: each of the cluster knows which."""
+    def lost(self, url: str) -> None:
+        """The server at `url` does not answer. Another may have its keys: each of the cluster knows which.
+
+        Each connection that is lost there says so, and some of them late: only the first one counts.
+        """
+        if url != self.url:
+            return
         urls = [self._given, *self._others]
         number = urls.index(self.url) if self.url in urls else -1
         self.url = urls[(number + 1) % len(urls)]

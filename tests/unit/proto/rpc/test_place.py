@@ -20,7 +20,7 @@ def test_another_server_is_reached_as_the_first_one(reply: str, where: str) -> N
     place = Place(URL)
     assert place.moved(reply)
     assert place.url == f"rediss://worker:p%40ss@{where}/0?ssl_ca_certs=ca.pem"
-    place.lost()
+    place.lost(place.url)
     assert place.url == URL
 
 
@@ -31,15 +31,26 @@ def test_the_servers_of_a_cluster_are_tried_in_turn() -> None:
     tried = []
     for _ in range(4):
         tried.append(place.url)
-        place.lost()
+        place.lost(place.url)
     others = {"redis://:p@two:7000/0", "redis://:p@one:7001/0"}
     assert (tried[0], set(tried[1:3]), tried[3]) == ("redis://:p@one:7000/0", others, tried[0])
     assert place.moved("MOVED 3999 three:7000")
-    place.lost()
+    place.lost(place.url)
     assert place.url == tried[0], "one that was not among them"
     place.learn(ValueError("NOPERM"))
-    place.lost()
+    place.lost(place.url)
     assert place.url in others
+
+
+def test_a_server_is_lost_once_however_many_connections_it_had() -> None:
+    place = Place("redis://one:7000/0")
+    place.learn([[0, 99, [b"two", 7000, b"id"], [b"three", 7000, b"id"]]])
+    for _ in range(3):
+        place.lost("redis://one:7000/0")
+    assert place.url == "redis://three:7000/0"
+    assert place.moved("MOVED 3999 two:7000")
+    place.lost("redis://three:7000/0")
+    assert place.url == "redis://two:7000/0", "it was found meanwhile"
 
 
 @pytest.mark.parametrize(
