@@ -196,8 +196,14 @@ class LeaseKeeper:
                 with contextlib.suppress(BusAway):  # the renewal fails as well, or takes a new lease
                     await before()
                 await self.renew()
+                refused: BusAway | None = None
+                try:
+                    await self._link.enlist()
+                except BusAway as error:  # as by a full bus, which `renewed` does not wait for
+                    refused = error
                 await renewed()
-                await self._link.enlist()  # comes last, because a full bus refuses it
+                if refused is not None:
+                    raise refused
                 self._may_be_back(asked)
             except BusAway as error:
                 self.away(error)

@@ -1,8 +1,12 @@
 """Leases as their key's value."""
 
+import asyncio
+from types import SimpleNamespace
+
 import pytest
 
-from proto.rpc.lease import MAX_BYTES, Lease, LeaseReader
+from proto.rpc import BusAway
+from proto.rpc.lease import MAX_BYTES, Lease, LeaseKeeper, LeaseReader
 
 
 def test_a_lease_comes_back_as_it_was() -> None:
@@ -38,3 +42,28 @@ def test_what_cannot_be_read_is_missing_and_logged_once(caplog: pytest.LogCaptur
     for _ in range(3):
         assert reader.read({"a": good.encode(), "b": b"{", "\ud800": b"["}) == {"a": good}
     assert len(caplog.records) == 2
+
+
+@pytest.mark.parametrize("failing", ["enlist", "renewed"])
+async def test_a_process_is_listed_and_looks_after_its_doors_whichever_fails(failing: str) -> None:
+    done, twice = list[str](), asyncio.Event()
+
+    def work(name: str) -> object:
+        async def run(*_: object) -> bool:
+            done.append(name)
+            if len(done) >= 8:
+                twice.set()
+            if name == failing:
+                raise BusAway(name)
+            return True
+
+        return run
+
+    link = SimpleNamespace(renew_lease=work("renew"), enlist=work("enlist"))
+    keeper = LeaseKeeper(link, "a-1", "test", 0.03, lambda: None)  # type: ignore[arg-type]
+    keeping = asyncio.ensure_future(keeper.keep(work("before"), work("renewed")))  # type: ignore[arg-type]
+    async with asyncio.timeout(60):
+        await twice.wait()
+    keeping.cancel()
+    assert done[:8] == ["before", "renew", "enlist", "renewed"] * 2
+    assert keeper.is_away
