@@ -167,7 +167,10 @@ class Link(Protocol):
         """Let a `take` that waits return."""
 
     async def pending(self, door: str) -> Sequence[Received]:
-        """Calls that this process has taken and not settled. Payloads are left out as by `adopt`."""
+        """Calls that this process has taken and not settled. Payloads are left out as by `adopt`.
+
+        The bus keeps a door for as long as this is asked about it.
+        """
         ...
 
     async def look(self, door: str) -> DoorState:

@@ -59,7 +59,7 @@ PENDING_COUNT = 1000
 LAST_ID = f"{2**64 - 1}-{2**64 - 1}"
 """The largest id of an entry. None of ours has it."""
 DOOR_SECONDS = 86_400
-"""Seconds from the last call that came to a door until Redis drops it. Who serves the door joins it again."""
+"""Seconds until Redis drops a door to which no call came and whose servers have all gone."""
 FORGOTTEN_SECONDS = 600
 """Seconds after its process's last renewal of the lease until Redis drops an inbox."""
 
@@ -269,7 +269,7 @@ class RedisLink:
         # Not by reading them again, which would count as one more delivery of each.
         asked: Command = ("XPENDING", key, GROUP, "-", "+", PENDING_COUNT, self._id)
         try:
-            (rows,) = await self._control.execute(asked)
+            rows, _ = await self._control.execute(asked, ("EXPIRE", key, DOOR_SECONDS))
         except RedisReplyError as error:
             if not str(error).startswith("NOGROUP"):
                 raise

@@ -843,3 +843,19 @@ async def test_an_inbox_expires_after_its_process(world: Any) -> None:
         return  # memory ends with its process
     node = await world.node()
     assert 0 < await world.redis.ttl(f"{world.prefix}inbox:{node.id}") <= 600
+
+
+async def test_a_door_is_kept_by_those_who_serve_it(
+    world: Any, echo: SimpleNamespace, servicer: Any, until: Any
+) -> None:
+    """Callers of an older version do not keep it."""
+    if world.redis is None:
+        return  # doors in memory stay
+    await world.serve(await world.node("server"), servicer, echo.add_EchoServicer_to_server)
+    key = world.prefix + DOOR
+    assert await world.redis.expire(key, 100)
+
+    async def kept() -> bool:
+        return bool(await world.redis.ttl(key) > 100)
+
+    await until(kept, "its time begins anew")
