@@ -104,10 +104,11 @@ class Batch:
     opens: Sequence[tuple[str, bytes]] = ()
     """Beginnings of calls: (door, payload)."""
     entries: Sequence[tuple[str, bytes]] = ()
-    """(process id, payload) for that process's inbox, one for each process; dropped if there is no such inbox
-    any more."""
+    """(process id, payload) for that process's inbox, in their order; dropped if there is no such inbox any
+    more."""
     settled: Sequence[tuple[str, str]] = ()
-    """(door, entry id): accepted, refused or withdrawn. Pending no more, and gone from the stream."""
+    """(door, entry id): accepted, refused or withdrawn. Pending no more, and gone from the stream, as soon as
+    `entries` are written and no sooner."""
     letters: Sequence[Letter] = ()
 
 
@@ -130,8 +131,8 @@ class Link(Protocol):
 
         After `BusAway` it is unknown whether the batch took effect: publish it `again`, or what `Refused` has
         left of it, before any other entries and calls. It may have fewer `opens`, if some are not wanted any
-        more, and more that is `settled`. Then an entry may be in an inbox twice, but no call is at its door
-        twice.
+        more, and more `entries` and `settled` behind its own. Then an entry may be in an inbox twice, but no
+        call is at its door twice.
         """
         ...
 

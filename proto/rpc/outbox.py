@@ -182,8 +182,16 @@ class Outbox:
         opens = list(itertools.compress(batch.opens, wanted))
         if not isinstance(error, Refused):
             return replace(batch, opens=opens)
-        settled, self._settled = self._settled, []
-        return replace(error.rest, opens=opens, settled=[*error.rest.settled, *settled])
+        rest = replace(error.rest, opens=opens)
+        if not self._settled:
+            return rest
+        # What frees a full bus waits for nothing, and each call leaves its door together with its ACCEPT.
+        entries = [*rest.entries, *itertools.chain(*map(self._closed, (*self._full, self._entries)))]
+        rest = replace(rest, entries=entries, settled=[*rest.settled, *self._settled])
+        self._full.clear()
+        self._entries, self._settled = {}, []
+        self._kept = self._frames, self._bytes
+        return rest
 
     def _collect(self) -> tuple[list[Opener], Batch]:
         """What goes out next: some `MAX_BYTES`, for a transaction needs room for all of it at once.
@@ -191,17 +199,13 @@ class Outbox:
         If there is more, there is work again.
         """
         self._number += 1
-        close = self._seal.close
         whole = not self._full
         entries = self._entries if whole else self._full.popleft()
         openers, opens = self._departing() if whole else ([], [])
         batch = Batch(
             number=self._number,
             opens=opens,
-            entries=[
-                (process_id, close(inbox_of(process_id), entry.SerializeToString()))
-                for process_id, entry in entries.items()
-            ],
+            entries=self._closed(entries),
             # Calls are settled with their ACCEPT or after it.
             settled=self._settled if whole else (),
             letters=self._letters if whole else (),
@@ -216,16 +220,20 @@ class Outbox:
             self._has_work.set()
         return openers, batch
 
+    def _closed(self, entries: dict[str, Entry]) -> list[tuple[str, bytes]]:
+        """Entries by process, as they are written to the inboxes."""
+        close = self._seal.close
+        return [(to, close(inbox_of(to), entry.SerializeToString())) for to, entry in entries.items()]
+
     def _departing(self) -> tuple[list[Opener], list[tuple[str, bytes]]]:
         """The openings that go out next. The others can still be recalled."""
-        openers, opens, size = list[Opener](), list[tuple[str, bytes]](), self._bytes
+        openers, opens, size = list[Opener](), list[tuple[str, bytes]](), self._bytes - self._kept[1]
         for opener, (door, entry) in self._openings.items():
-            payload = self._seal.close(door, entry.SerializeToString())
-            size += len(payload)
+            size += entry.ByteSize()
             if opens and size > MAX_BYTES:
                 break
             openers.append(opener)
-            opens.append((door, payload))
+            opens.append((door, self._seal.close(door, entry.SerializeToString())))
         for opener in openers:
             del self._openings[opener]
             opener.departed()

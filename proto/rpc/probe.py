@@ -57,7 +57,7 @@ async def _look(
     # A call whose entry's id is not known may still be accepted. Then its server is told to cancel.
     vanished = [call for call in calls if not call.entry_id or call.entry_id in missing]
     if vanished:
-        # An entry leaves its door after ACCEPT was written to the inbox.
+        # An entry never leaves its door before ACCEPT is written to the inbox.
         await caught_up()
         for call in vanished:
             call.vanished()

@@ -28,8 +28,6 @@ from typing import Any
 import hiredis
 
 from proto.rpc.bus import (
-    DEAD_LETTERS,
-    DEAD_LETTERS_KEPT,
     GIVEN_BACK,
     MAX_DELIVERIES,
     Batch,
@@ -41,18 +39,14 @@ from proto.rpc.bus import (
 from proto.rpc.errors import BusAway
 from proto.rpc.line import REPLY_SECONDS, Line
 from proto.rpc.place import TAGGED
-from proto.rpc.redis_entries import FIELD, entries_of, entry_of, is_here, text_members
-from proto.rpc.redis_scripts import ADOPT, GIVE_BACK, LOOK, RENEW_LEASE, TAKE_LEASE
-from proto.rpc.resp import Command, Connection, RedisReplyError, Replies
+from proto.rpc.redis_entries import FIELD, GROUP, commands_of, entries_of, entry_of, is_here, text_members
+from proto.rpc.redis_scripts import ADOPT, GIVE_BACK, LOOK, RENEW_LEASE, SETTLE, TAKE_LEASE
+from proto.rpc.resp import FINAL, Command, Connection, RedisReplyError, Replies, is_error, passes
 
 log = logging.getLogger(__name__)
 
 EVICTS = "Redis may drop leases and requests when it is full: set its maxmemory-policy to noeviction, not %s"
-GROUP = "replicas"
 BLOCK_SECONDS = 5
-FINAL = ("WRONGTYPE", "NOPERM", "ERR")
-"""Beginnings of errors that a command gets whenever it is sent. An operator has made a mistake, such as a key
-of another type, or somebody has written an entry in a name that is none."""
 READ_COUNT = 64
 """Most entries of one read: enough for a burst, few enough that readers of calls keep up in between."""
 PENDING_COUNT = 1000
@@ -110,11 +104,11 @@ class RedisLink:
 
     async def publish(self, batch: Batch, again: bool = False) -> Sequence[str | None]:
         """See `Link.publish`."""
-        if batch.opens:
-            return await self._open(batch, again)
+        if batch.opens or (batch.entries and batch.settled):
+            return await self._together(batch, again)
         connection = self._control.here() or await self._control.get()
-        replies = await connection.send(self._commands(batch))
-        if any(refused := list(map(_passes, replies))):
+        replies = await connection.send(commands_of(batch, self._prefix))
+        if any(refused := list(map(passes, replies))):
             entries, settled = len(batch.entries), len(batch.entries) + 2 * len(batch.settled)
             rest = Batch(
                 batch.number,
@@ -125,56 +119,61 @@ class RedisLink:
             raise self._refused(replies, rest)
         return ()
 
-    async def _open(self, batch: Batch, again: bool) -> Sequence[str | None]:
-        """A batch that opens calls is a transaction: its number is there if and only if the calls are."""
-        if again:
+    async def _together(self, batch: Batch, again: bool) -> Sequence[str | None]:
+        """A transaction: the batch's number is there if and only if the calls that it opens are, and no call
+        that it settles has left its door when its ACCEPT is not written."""
+        if again and batch.opens:
             (sent,) = await self._control.execute(("GET", self._sent_key))
             if sent is not None and int(sent) >= batch.number:
                 return ()
         mark: Command = ("SET", self._sent_key, batch.number, "EX", FORGOTTEN_SECONDS)
+        begin: list[Command] = [("MULTI",), mark] if batch.opens else [("MULTI",)]
         doors = {door for door, _ in batch.opens}
         kept: list[Command] = [("EXPIRE", self._prefix + door, DOOR_SECONDS) for door in doors]
-        commands = dict(enumerate([*self._commands(batch), *kept]))
+        commands = dict(enumerate([*commands_of(batch, self._prefix), *kept]))
         ids: list[str | None] = [None] * len(commands)
         connection = self._control.here() or await self._control.get()
         done: Any = None
         while not isinstance(done, list):
-            _, marked, *queued, done = await connection.send(
-                [("MULTI",), mark, *commands.values(), ("EXEC",)]
-            )
-            replies = dict(zip(commands, queued, strict=True))
-            final = [number for number, reply in replies.items() if _is_error(reply) and not _passes(reply)]
+            replies = await connection.send([*begin, *commands.values(), ("EXEC",)])
+            done, queued = replies[-1], zip(commands, replies[len(begin) : -1], strict=True)
+            final = [number for number, reply in queued if is_error(reply) and not passes(reply)]
             if not isinstance(done, list) and not final:
-                # What frees memory needs no transaction, and a full Redis waits for it.
-                await connection.send([one for one in commands.values() if one[0] in ("XACK", "XDEL")])
-                raise self._refused([marked, *queued, done], replace(batch, settled=()))
+                rest = await self._settle(connection, batch)
+                if rest.opens or rest.entries or rest.settled or rest.letters:
+                    raise self._refused(replies, rest)
+                return ()
             for number in final:  # Redis has done nothing of the transaction: it is sent without them
                 del commands[number]
-        for number, reply in zip(commands, done[1:], strict=True):
+        for number, reply in zip(commands, done[len(begin) - 1 :], strict=True):
             ids[number] = reply.decode() if isinstance(reply, bytes) else None
         end = len(ids) - len(kept)
         return ids[end - len(batch.opens) : end]
 
+    async def _settle(self, connection: Connection, batch: Batch) -> Batch:
+        """Settle a batch's calls, which gives its entries room in a full Redis. What is left of it then."""
+        if not batch.settled:
+            return batch
+        arguments: list[bytes | str | int] = [GROUP, FIELD, len(batch.settled)]
+        for door, entry in batch.settled:
+            arguments += (self._prefix + door, entry)
+        for process_id, payload in batch.entries:
+            arguments += (self._prefix + inbox_of(process_id), payload)
+        (errors,) = await connection.send([("EVAL", SETTLE, 1, self._inbox_key, *arguments)])
+        if is_error(errors):
+            return batch
+        refused = [bool(error) and not error.decode().startswith(FINAL) for error in errors]
+        return replace(
+            batch,
+            settled=list(itertools.compress(batch.settled, refused)),
+            entries=list(itertools.compress(batch.entries, refused[len(batch.settled) :])),
+        )
+
     def _refused(self, replies: Replies, rest: Batch) -> Refused:
-        reasons = [str(reply) for reply in replies if _is_error(reply)]
+        reasons = [str(reply) for reply in replies if is_error(reply)]
         reason = next((one for one in reasons if not one.startswith(FINAL)), reasons[0])
         self._control.refused(RedisReplyError(reason))
         return Refused(reason, rest)
-
-    def _commands(self, batch: Batch) -> list[Command]:
-        prefix = self._prefix
-        commands: list[Command] = [
-            ("XADD", prefix + inbox_of(process_id), "NOMKSTREAM", "*", FIELD, payload)
-            for process_id, payload in batch.entries
-        ]
-        for door, entry in batch.settled:
-            commands += [("XACK", prefix + door, GROUP, entry), ("XDEL", prefix + door, entry)]
-        for stream, entry, reason, payload in batch.letters:
-            letter: Command = ("stream", stream, "id", entry, "reason", reason, "entry", payload)
-            commands.append(("XADD", prefix + DEAD_LETTERS, "MAXLEN", "~", DEAD_LETTERS_KEPT, "*", *letter))
-        # Redis wakes first who reads what was written last: a call goes on before its caller hears of it.
-        commands += [("XADD", prefix + door, "*", FIELD, payload) for door, payload in batch.opens]
-        return commands
 
     # --- the inbox ---
 
@@ -390,11 +389,3 @@ class RedisLink:
                 )
         for line in (self._control, self._inbox, *self._doors.values()):
             line.close()
-
-
-def _is_error(reply: Any) -> bool:
-    return isinstance(reply, hiredis.ReplyError)
-
-
-def _passes(reply: Any) -> bool:
-    return _is_error(reply) and not str(reply).startswith(FINAL)

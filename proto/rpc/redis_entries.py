@@ -1,12 +1,30 @@
-"""Entries of streams: how they are read from Redis's replies."""
+"""Entries of streams: how they are written, and read from Redis's replies."""
 
 from typing import Any
 
 from proto.rpc.bounded_reader import size_of
-from proto.rpc.bus import MAX_ENTRY_BYTES, Received
+from proto.rpc.bus import DEAD_LETTERS, DEAD_LETTERS_KEPT, MAX_ENTRY_BYTES, Batch, Received, inbox_of
+from proto.rpc.resp import Command
 
 FIELD = b"e"
 """The one field of an entry."""
+GROUP = "replicas"
+
+
+def commands_of(batch: Batch, prefix: str) -> list[Command]:
+    """What writes a batch: one command for each entry, two for each call that is settled."""
+    commands: list[Command] = [
+        ("XADD", prefix + inbox_of(process_id), "NOMKSTREAM", "*", FIELD, payload)
+        for process_id, payload in batch.entries
+    ]
+    for door, entry in batch.settled:
+        commands += [("XACK", prefix + door, GROUP, entry), ("XDEL", prefix + door, entry)]
+    for stream, entry, reason, payload in batch.letters:
+        letter: Command = ("stream", stream, "id", entry, "reason", reason, "entry", payload)
+        commands.append(("XADD", prefix + DEAD_LETTERS, "MAXLEN", "~", DEAD_LETTERS_KEPT, "*", *letter))
+    # Redis wakes first who reads what was written last: a call goes on before its caller hears of it.
+    commands += [("XADD", prefix + door, "*", FIELD, payload) for door, payload in batch.opens]
+    return commands
 
 
 def entries_of(reply: Any) -> list[Received]:

@@ -36,6 +36,26 @@ local age = now[1] * 1000 + math.floor(now[2] / 1000) - string.match(oldest[1], 
 return {redis.call('XLEN', KEYS[1]), pending, math.max(0, age)}
 """
 
+# Settles calls, which frees memory, and then writes to inboxes: all at one moment, so that no call has left
+# its door when its ACCEPT is not written. Returns an error or an empty string for each call and each entry.
+# Their keys are arguments: whoever names a key in KEYS needs the right to read it.
+SETTLE = """
+local errors, calls = {}, tonumber(ARGV[3])
+local function try(...)
+  local reply = redis.pcall(...)
+  errors[#errors + 1] = type(reply) == 'table' and reply.err or ''
+end
+for i = 4, #ARGV, 2 do
+  if #errors < calls then
+    try('XACK', ARGV[i], ARGV[1], ARGV[i + 1])
+    redis.pcall('XDEL', ARGV[i], ARGV[i + 1])
+  else
+    try('XADD', ARGV[i], 'NOMKSTREAM', '*', ARGV[2], ARGV[i + 1])
+  end
+end
+return errors
+"""
+
 # Lets another consumer have entries that are pending for this one, as if they had not been given to it.
 # Atomic, so that nobody is robbed of one that he has taken over meanwhile.
 GIVE_BACK = """

@@ -242,6 +242,20 @@ class Connection(asyncio.Protocol):
                 awaited.future.set_exception(BusAway(self._reason))
 
 
+FINAL = ("WRONGTYPE", "NOPERM", "ERR")
+"""Beginnings of errors that a command gets whenever it is sent. An operator has made a mistake, such as a key
+of another type, or somebody has written an entry in a name that is none."""
+
+
+def is_error(reply: Any) -> bool:
+    return isinstance(reply, hiredis.ReplyError)
+
+
+def passes(reply: Any) -> bool:
+    """Whether a reply is an error that the command may not get when it is sent again."""
+    return is_error(reply) and not str(reply).startswith(FINAL)
+
+
 def checked(replies: Replies) -> Replies:
     """The replies. Raises `RedisReplyError` if one is an error."""
     for reply in replies:

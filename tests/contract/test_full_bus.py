@@ -13,7 +13,7 @@ import redis.asyncio
 
 from ops.launcher.redis_server import RedisServer
 from proto.rpc import Node, RedisBus
-from proto.rpc.bus import Batch, door_of
+from proto.rpc.bus import Batch, Refused, door_of
 from proto.rpc.errors import BusAway
 from proto.rpc.redis_bus import LAST_ID
 from tests.contract.conftest import LEASE, LIMIT
@@ -147,6 +147,41 @@ async def test_what_was_taken_leaves_its_door_though_further_calls_have_no_room(
         assert await limits.xlen("quire:calls:Echo") == 0
         await leave(limits, 8 * MIB)
         assert len(await link.publish(batch, again=True)) == 1
+
+
+async def test_a_full_redis_takes_an_accept_as_its_call_leaves_the_door(
+    mortal_redis: RedisServer, limits: Any
+) -> None:
+    """Who does not find its call at the door any more must find its ACCEPT."""
+    async with linked(mortal_redis.url, "server-1", "a-1") as (link, *_):
+        await link.join("calls:Echo")
+        (number,) = await link.publish(Batch(1, opens=[("calls:Echo", b"x")]))
+        await link.take("calls:Echo", 1)
+        await leave(limits, -1)
+        accept, settled = [("a-1", b"1"), ("nobody-1", b"1"), ("a-1", b"2")], [("calls:Echo", number)]
+        assert await link.publish(Batch(2, entries=accept, settled=settled)) == ()
+        found = await limits.xrange("quire:inbox:a-1")
+        assert [fields[b"e"] for _, fields in found] == [b"1", b"2"]
+        assert await limits.xlen("quire:calls:Echo") == 0
+        assert (await link.look("calls:Echo"))[:2] == (0, 0)
+
+
+@pytest.mark.parametrize("opens", [[], [("calls:Next", b"y")]], ids=["answers", "answers and calls"])
+async def test_a_call_stays_at_its_door_where_redis_takes_no_writes_at_all(
+    mortal_redis: RedisServer, limits: Any, opens: list[tuple[str, bytes]]
+) -> None:
+    async with linked(mortal_redis.url, "server-1", "a-1") as (link, *_):
+        await link.join("calls:Echo")
+        (number,) = await link.publish(Batch(1, opens=[("calls:Echo", b"x")]))
+        await link.take("calls:Echo", 1)
+        await limits.config_set("min-replicas-to-write", 1)
+        batch = Batch(2, opens=opens, entries=[("a-1", b"accepted")], settled=[("calls:Echo", number)])
+        with pytest.raises(Refused, match="NOREPLICAS") as refused:
+            await link.publish(batch)
+        await limits.config_set("min-replicas-to-write", 0)
+        assert len(await link.publish(refused.value.rest, again=True)) == len(opens)
+        assert await limits.xlen("quire:calls:Echo") == 0
+        assert await limits.xlen("quire:inbox:a-1") == 1
 
 
 async def test_of_a_batch_that_was_refused_in_part_only_that_part_is_repeated(

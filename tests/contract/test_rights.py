@@ -74,6 +74,20 @@ async def test_calls_go_out_beside_an_answer_to_nobody(link: Any, operator: Any)
     assert await operator.xlen("quire:calls:Scheduler:m") == 1
 
 
+async def test_a_full_redis_takes_an_accept_from_who_may_only_write_there(
+    server: RedisServer, link: Any, operator: Any
+) -> None:
+    admin = administrator(server)
+    await admin.config_set("maxmemory", 1)
+    try:
+        entries, settled = [STRANGER, ("gateway-1", b"a")], [("calls:Tokenizer:m", "1-1")]
+        assert await link.publish(Batch(1, entries=entries, settled=settled)) == ()
+    finally:
+        await admin.config_set("maxmemory", 0)
+        await admin.aclose()
+    assert await inbox(operator) == [b"a"]
+
+
 async def test_a_process_may_look_at_its_own_door_alone(link: Any, operator: Any) -> None:
     await operator.delete("quire:calls:Tokenizer:m")
     await link.join("calls:Tokenizer:m")
