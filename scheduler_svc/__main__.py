@@ -2,6 +2,8 @@
 
 import asyncio
 import signal
+import sys
+import time
 from collections.abc import Sequence
 
 from ops.runtime.drain import LOOK_SECONDS, drain, peers
@@ -11,7 +13,7 @@ from proto.inside_pb2_grpc import add_InsideServicer_to_server
 from proto.rpc import Lease, Node, Owner, Server
 from proto.scheduler_pb2_grpc import add_SchedulerServicer_to_server
 from proto.worker_pb2_grpc import WorkerStub
-from scheduler_svc.engine import Engine
+from scheduler_svc.engine import STRANDED_SECONDS, Engine
 from scheduler_svc.inside.service import MOST_WATCHERS, InsideService
 from scheduler_svc.service import SchedulerService
 from scheduler_svc.settings import SchedulerSettings
@@ -87,14 +89,17 @@ class _Workers:
     async def hand_over_when_stranded(self) -> None:
         """Give up the calls that another scheduler has a worker for, while there is none here.
 
-        Here they would only wait. Their callers make them anew at the other one.
+        Here they would only wait. Their callers make them anew at the other one. An answer that would be cut
+        short there waits `STRANDED_SECONDS` for a worker here.
         """
         while True:
             await self._stranded.wait()
             self._stranded.clear()
+            since = time.monotonic()
             while not self.offer["workers"]:
                 if self._server.busy and (longest := await self._longest_elsewhere()):
-                    self.engine.hand_over(longest)
+                    waited = time.monotonic() - since >= STRANDED_SECONDS
+                    self.engine.hand_over(sys.maxsize if waited else longest)
                 await asyncio.sleep(LOOK_SECONDS)
 
     async def _longest_elsewhere(self) -> int:

@@ -237,9 +237,10 @@ class SequenceGroup:
     @property
     def needs_length(self) -> int:
         """Tokens that a worker must be able to hold so that it goes on: all that the request asks for, if its
-        limit is that; or one more than it has."""
+        limit is that and its answer has begun; or one more than it has."""
         asked = len(self.request.prompt) + self.request.max_tokens
-        if self.request.max_tokens and self.limit == asked:
+        begun = any(sequence.output_tokens for sequence in self.sequences)
+        if begun and self.request.max_tokens and self.limit == asked:
             return asked
         return 1 + max((len(sequence.tokens) for sequence in self.alive()), default=0)
 

@@ -25,6 +25,7 @@ from proto.scheduler_pb2_grpc import (
     add_SchedulerServicer_to_server,
 )
 from proto.worker_pb2_grpc import add_WorkerServicer_to_server
+from scheduler_svc import __main__ as main
 from scheduler_svc.__main__ import serve
 from scheduler_svc.core.plan import Outcome, StepResult
 from scheduler_svc.core.scheduler import Scheduler
@@ -305,8 +306,14 @@ async def test_a_request_at_which_every_core_fails_is_refused_and_no_other(
     assert not workers.faults
 
 
+@pytest.mark.parametrize("fits", [True, False])
 async def test_one_that_has_lost_its_worker_hands_its_calls_to_another_that_has_one(
-    fake: SimpleNamespace, bus: MemoryBus, client: Node, worker_node: Node
+    fake: SimpleNamespace,
+    bus: MemoryBus,
+    client: Node,
+    worker_node: Node,
+    monkeypatch: pytest.MonkeyPatch,
+    fits: bool,
 ) -> None:
     async with (
         asyncio.timeout(60),
@@ -314,15 +321,16 @@ async def test_one_that_has_lost_its_worker_hands_its_calls_to_another_that_has_
         Node(bus, service="scheduler", lease_seconds=60) as other,
     ):
         process = asyncio.ensure_future(serve(node, SchedulerSettings(model_name="fox")))
-        workers = fake.Workers(fake.limits(max_model_len=4000, num_blocks=2000, max_slots=1))
+        workers = fake.Workers(fake.limits(max_model_len=4000, num_blocks=2000, max_slots=2))
         server = worker_node.server(pool="fox", capacity=1)
         add_WorkerServicer_to_server(workers, server)
         workers.join()
         await server.start()
         await offer(client, workers=1)
         stub = SchedulerStub(client.channel(pool="fox"))
-        computed, waits, longer = (stub.Generate(iter([start(max_tokens=most)])) for most in (0, 0, 900))
+        computed, longer, waits = (stub.Generate(iter([start(max_tokens=most)])) for most in (0, 3900, 3900))
         await computed.read()
+        await longer.read()
         peer = other.server(pool="fox", capacity=0)
         add_SchedulerServicer_to_server(SchedulerServicer(), peer)
         await peer.start()
@@ -330,7 +338,7 @@ async def test_one_that_has_lost_its_worker_hands_its_calls_to_another_that_has_
         await offer(client, workers=0)
         await asyncio.sleep(0.7)
         assert not computed.done(), "there is nobody to go on with it"
-        await other.update(workers=1, max_model_len=900)
+        await other.update(workers=1, max_model_len=3900)
         for call, lost in ((computed, True), (waits, False)):
             with pytest.raises(grpc.aio.AioRpcError):
                 await tokens_of(call)
@@ -339,7 +347,10 @@ async def test_one_that_has_lost_its_worker_hands_its_calls_to_another_that_has_
             assert ("quire-lost" in keys) is lost, "only what was computed when the worker died is a suspect"
             assert ("quire-outside" in keys) is not lost
         assert not longer.done(), "the other would cut it short"
-        await other.update(workers=1, max_model_len=905)
+        if fits:
+            await other.update(workers=1, max_model_len=3905)
+        else:
+            monkeypatch.setattr(main, "STRANDED_SECONDS", 0.0)
         assert await longer.code() is grpc.StatusCode.UNAVAILABLE
         process.cancel()
         await asyncio.wait([process])

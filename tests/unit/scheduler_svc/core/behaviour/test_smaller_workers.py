@@ -52,9 +52,12 @@ def test_what_waits_for_a_worker_that_is_gone_fits_those_that_are_left(fake: Sim
 def test_where_an_answer_goes_on_without_being_cut_short(
     fake: SimpleNamespace, max_tokens: int, longest: int
 ) -> None:
-    """All that was asked for must fit, unless it was more than this worker holds, too."""
+    """All that was asked for must fit, unless it was more than this worker holds, too. An answer that has not
+    begun is cut short as any new one is."""
     fleet = Fleet(64)
     fleet.add_worker(fake.limits())
     known = SoFar(0, array("i", [1, 2, 3]), False)
     group, _ = fleet.accept(fake.request([1] * 5, max_tokens=max_tokens, resumed=(known,)))
     assert group.needs_length == longest
+    fresh, _ = fleet.accept(fake.request([1] * 5, max_tokens=max_tokens))
+    assert fresh.needs_length == 6
