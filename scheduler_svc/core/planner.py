@@ -54,13 +54,14 @@ def _plan(state: SchedulerState, number: int) -> StepBuilder:
     state.shares.begin_step(number)
     state.short_of_blocks = False
     make_room(state)
-    room = whole_images.room_beside_decodes(state) if state.limits.whole_images else 0
+    running = prefills(state)
+    room = whole_images.room_beside_decodes(state, running) if state.limits.whole_images else 0
     step.budget -= room
     add_decodes(state, step)
     step.budget += room
     if step.sequences:
         step.budget = state.prefill_budget.beside_decodes(step.budget)
-    for sequence in prefills(state):
+    for sequence in running:
         admit(state, step, older_than=state.urgency(sequence))
         if sequence not in step.seated:  # it was preempted for one before it, and has come back
             add_chunk(state, step, sequence)

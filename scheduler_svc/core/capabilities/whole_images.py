@@ -6,35 +6,49 @@
 
 A row may begin within an image, whose first tokens the cache had: what these have seen has been computed.
 
-Decodes come first in a step. Where they and an image are more than a step may have, the youngest decodes sit
-out every other step, until the image has been computed.
+Decodes come first in a step. Where they and an image are more than a step may have, the last decodes in the
+order of blocks sit out every other step, until the image has been computed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from scheduler_svc.core.images import Image, images_between
 from scheduler_svc.core.sequence import Sequence as Running
-from scheduler_svc.core.sequence import State
 from scheduler_svc.core.state import SchedulerState
 from scheduler_svc.core.step_builder import StepBuilder
 
 
-def room_beside_decodes(state: SchedulerState) -> int:
-    """Tokens that the decodes of this step leave to an image with which a prompt goes on; 0: none waits."""
-    waits, state.made_room = not state.made_room, False
-    for sequence in state.batch.running if waits else ():
-        if sequence.state is State.PREFILL and (tokens := _next_image(sequence)):
-            state.made_room = True
-            return tokens
-    return 0
+def room_beside_decodes(state: SchedulerState, prefills: Iterable[Running]) -> int:
+    """Tokens that the decodes of this step leave to an image with which a prompt goes on; 0: none waits.
 
-
-def _next_image(sequence: Running) -> int:
-    """Tokens of the image that a prefill computes next; 0 if it goes on with text, or has to wait."""
-    images, start = sequence.group.request.images, sequence.planned
-    if not images or sequence.sight:
+    `prefills`: those that run, the first to be computed first. The room is that of the first one's image for
+    which blocks are free. If there is none, the first one may preempt others for it.
+    """
+    if state.made_room:
+        state.made_room = False
         return 0
-    return next((image.end - start for image in images_between(images, start, start + 1)), 0)
+    images = {each: tokens for each in prefills if (tokens := _next_image(state, each))}
+    if not images:
+        return 0
+
+    def lacks_blocks(sequence: Running) -> bool:
+        assert sequence.table is not None
+        needed = state.limits.blocks_for(sequence.planned + images[sequence])
+        return needed - len(sequence.table.blocks) > state.batch.pool.free_blocks
+
+    state.made_room = True
+    return images[min(images, key=lacks_blocks)]
+
+
+def _next_image(state: SchedulerState, sequence: Running) -> int:
+    """Tokens of the image that a prefill computes next; 0 if it goes on with text, or has to wait."""
+    request, start, end = sequence.group.request, sequence.planned, len(sequence.tokens)
+    if not request.images or sequence.sight:
+        return 0
+    if not state.batch.grammars.ready(request.grammar):
+        end -= 1
+    images = images_between(request.images, start, min(start + 1, end))
+    return next((min(image.end, end) - start for image in images), 0)
 
 
 def most(

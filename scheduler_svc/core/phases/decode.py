@@ -17,7 +17,7 @@ def add_decodes(state: SchedulerState, step: StepBuilder) -> None:
     rows, budget = step.sequences, step.budget
     stuck: set[Account] = set()  # an older sequence found no block and none to preempt: nor will one younger
     decode = State.DECODE
-    decodes = [sequence for sequence in _first_to_last(state) if sequence.state is decode]
+    decodes = [sequence for sequence in _first_to_last(state, budget) if sequence.state is decode]
     drafts = drafts_of_step(state, decodes)
     for sequence in decodes:
         position, group, table = sequence.planned, sequence.group, sequence.table
@@ -45,7 +45,7 @@ def add_decodes(state: SchedulerState, step: StepBuilder) -> None:
         drafts.add(step)
 
 
-def _first_to_last(state: SchedulerState) -> list[Sequence]:
-    """The running sequences in the order in which they get blocks; in any if there are blocks for all."""
+def _first_to_last(state: SchedulerState, budget: int) -> list[Sequence]:
+    """The running sequences in the order in which they get blocks; in any if all find a block and a row."""
     running = state.batch.running
-    return running if state.batch.pool.free_blocks >= len(running) else state.in_order()
+    return running if min(state.batch.pool.free_blocks, budget) >= len(running) else state.in_order()

@@ -252,6 +252,61 @@ def test_decodes_leave_room_for_an_image_that_is_as_long_as_a_step(bench: Make) 
         assert output == one.fake.reference(group.request, 0, 64)
 
 
+def test_decodes_leave_room_for_the_image_that_is_computed_next(bench: Make) -> None:
+    """Also where its tenant came later. Those decodes sit out that get blocks last."""
+    limits = {"num_blocks": 200, "max_slots": 14, "max_step_tokens": 40, "images": True, "whole_images": True}
+    one = bench(20, **limits)
+    for number in range(10):
+        one.arrive([number] * 3, tenant="a", max_tokens=40)
+    steady = one.arrive([10] * 3, tenant="b", max_tokens=40)
+    for _ in range(4):
+        one.step()
+    later = one.arrive([11] * 12, tenant="a", images=(image(1, 11),), max_tokens=1)
+    first = one.arrive([12] * 16, tenant="b", images=(image(1, 15),), max_tokens=1)
+    while first.unfinished:
+        before = steady.sequences[0].output_tokens
+        one.step()
+        one.look()
+        assert later.unfinished
+        assert steady.sequences[0].output_tokens > before
+    one.run()
+    assert not later.unfinished
+
+
+def test_no_room_is_left_to_an_image_whose_end_waits_for_a_grammar(bench: Make) -> None:
+    limits = {"num_blocks": 200, "max_slots": 12, "max_step_tokens": 40, "images": True, "whole_images": True}
+    one = bench(20, **limits)
+    for number in range(10):
+        one.arrive([number] * 3, max_tokens=40)
+    fields: list[tuple[int, dict[str, Any]]] = [(11, {"grammar": b"x"}), (12, {})]
+    waits, asks = (
+        one.arrive([seed] * 16, images=(image(1, 15),), max_tokens=2, **each) for seed, each in fields
+    )
+    for _ in range(20):
+        one.step()
+        one.look()
+    assert (waits.sequences[0].planned, asks.unfinished) == (15, 0)
+
+
+def test_decodes_leave_room_for_an_image_that_finds_blocks(bench: Make) -> None:
+    """The first one lacks blocks: room would be of no use to it."""
+    one = bench(12, num_blocks=24, max_slots=6, max_step_tokens=12, images=True, whole_images=True)
+    for number in range(4):
+        one.arrive([number] * 4, max_tokens=30)
+    for _ in range(2):
+        one.step()
+    lacks = one.arrive([4] * 13, images=(image(1, 12),), max_tokens=1)
+    fits = one.arrive([5] * 10, images=(image(1, 9),), max_tokens=1)
+    pool = one.scheduler.state.batch.pool
+    while pool.free_blocks > 2:
+        one.step()
+    one.look()
+    for _ in range(2):
+        one.step()
+    assert (lacks.unfinished, fits.unfinished) == (1, 0)
+    one.run()
+
+
 def test_a_whole_image_goes_where_a_step_has_room_for_it(fake: Any) -> None:
     """A worker with shorter steps would give it a slot again and again."""
     fleet = Fleet(64)
