@@ -118,13 +118,13 @@ class Shares:
         # However many made way before, nobody waits for longer than the last of them costs.
         self._spare = max(self._spare - again, -again)
 
-    def computes(self, sequence: Sequence, tokens: int, last: bool) -> None:
-        """Take note that a step computes known tokens of a sequence. `last`: no others are left."""
+    def computes(self, sequence: Sequence, tokens: int) -> None:
+        """Take note that a step computes known tokens of a sequence. The last one may wait for a grammar."""
         if self.contended:
             user = sequence.group.account
             user.owner.charge(tokens)
             user.charge(tokens)
-        again = sequence.planned < sequence.reached and not last
+        again = sequence.planned < min(sequence.reached, len(sequence.tokens) - 1)
         if sequence.turn_end == inf and not (again or sequence.sight):
             self.has_begun(sequence)
 

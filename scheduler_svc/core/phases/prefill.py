@@ -115,7 +115,7 @@ def _add_row(state: SchedulerState, step: StepBuilder, sequence: Sequence, count
         embeddings.complete_with_next_row(step)
     if group.beam_round is not None:
         beams.give_tokens(step, sequence)
-    state.shares.computes(sequence, count, last)
+    state.shares.computes(sequence, count)
     step.add_chunk(sequence, start, count, samples=last and not pooling)
     if group.request.scores_prompt:
         prompt_scores.report(step, sequence, start, count)

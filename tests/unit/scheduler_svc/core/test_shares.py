@@ -1,5 +1,6 @@
 """Ranks, turns and accounts of one worker's tenants; see also `behaviour/test_tenants.py`."""
 
+from array import array
 from collections.abc import Callable
 from math import inf
 from types import SimpleNamespace
@@ -57,15 +58,28 @@ def test_a_turn_is_as_long_as_computing_again_took(shares: Shares, make: Make) -
     for reached, needed in ((0, 0), (3, 2), (500, 100)):
         at(shares, 10)
         shares.took_slot(sequence)
-        sequence.reached = reached
+        sequence.tokens, sequence.reached = array("i", [1] * (reached + 1)), reached
         for step in range(10, 10 + needed):
             at(shares, step)
             sequence.planned = step - 10
-            shares.computes(sequence, 1, last=False)
+            shares.computes(sequence, 1)
             assert (sequence.turn_end == inf) or reached == 0
         at(shares, 10 + needed)
-        shares.computes(sequence, 1, last=True)
+        sequence.planned = reached
+        shares.computes(sequence, 1)
         assert sequence.turn_end == 10 + needed + max(TURN, needed)
+
+
+def test_a_turn_begins_although_the_last_token_waits_for_a_grammar(shares: Shares, make: Make) -> None:
+    """The result of its last row was dropped when it lost its slot."""
+    sequence = make()
+    sequence.tokens, sequence.reached = array("i", [1] * 10), 10
+    at(shares, 1)
+    shares.took_slot(sequence)
+    for planned, end in ((8, inf), (9, 1 + TURN)):
+        sequence.planned = planned
+        shares.computes(sequence, 1)
+        assert sequence.turn_end == end
 
 
 def test_who_yields_in_which_order(shares: Shares, make: Make) -> None:
@@ -73,7 +87,7 @@ def test_who_yields_in_which_order(shares: Shares, make: Make) -> None:
     at(shares, 1)
     for each in running:
         shares.took_slot(each)
-        shares.computes(each, 1, last=True)
+        shares.computes(each, 1)
     waiting = make("b")
     at(shares, TURN)
     assert list(shares.owed([waiting])) == [waiting]
@@ -89,7 +103,7 @@ def test_a_last_slot_goes_round_while_that_costs_little(shares: Shares, make: Ma
     holder, waiting = make("a"), make("b")
     at(shares, 1)
     shares.took_slot(holder)
-    shares.computes(holder, 1, last=True)
+    shares.computes(holder, 1)
     at(shares, TURN - 1)
     assert not list(shares.owed([waiting]))
     at(shares, TURN + 1)
@@ -107,7 +121,7 @@ def test_many_that_made_way_do_not_end_the_turns(shares: Shares, make: Make) -> 
     holder, waiting = make("a"), make("b")
     at(shares, 1)
     shares.took_slot(holder)
-    shares.computes(holder, 1, last=True)
+    shares.computes(holder, 1)
     holder.reached = 200
     for _ in range(1000):
         shares.charge_again(holder)
@@ -119,14 +133,14 @@ def test_what_is_found_in_the_cache_again_has_cost_nothing(shares: Shares, make:
     holder, waiting = make("a"), make("b")
     at(shares, 1)
     shares.took_slot(holder)
-    shares.computes(holder, 1, last=True)
+    shares.computes(holder, 1)
     holder.reached = 300
     shares.charge_again(holder)
     shares.gave_slot(holder)
     at(shares, 2)
     holder.admission_cost = 12
     shares.took_slot(holder)
-    shares.computes(holder, 12, last=True)
+    shares.computes(holder, 12)
     at(shares, 2 + TURN)
     assert list(shares.yielding([holder], waiting, lambda _: False)) == [holder]
 
@@ -136,7 +150,7 @@ def test_two_users_of_a_tenant_make_way_for_each_other(shares: Shares, make: Mak
     at(shares, 1)
     for each in running:
         shares.took_slot(each)
-        shares.computes(each, 1, last=True)
+        shares.computes(each, 1)
     waiting = make("a", "y")
     at(shares, TURN + 1)
     assert list(shares.owed([waiting])) == [waiting]
