@@ -23,7 +23,7 @@ from scheduler_svc.core.capabilities import whole_images
 from scheduler_svc.core.phases.admit import admit
 from scheduler_svc.core.phases.decode import add_decodes
 from scheduler_svc.core.phases.fork import add_forks
-from scheduler_svc.core.phases.preempt import make_room, preempt_least_needed
+from scheduler_svc.core.phases.preempt import make_room, preempt_least_needed, yield_evenly
 from scheduler_svc.core.phases.prefill import add_chunk, prefills
 from scheduler_svc.core.state import SchedulerState
 from scheduler_svc.core.step_builder import StepBuilder
@@ -41,6 +41,9 @@ def plan_step(state: SchedulerState, number: int, at_rest: bool) -> StepBuilder:
             sequence.turn_end = number
         state.batch.freed_slots.extend(step.freed_slots)
         step = _plan(state, number)
+        if step.empty and yield_evenly(state):
+            state.batch.freed_slots.extend(step.freed_slots)
+            step = _plan(state, number)
     while at_rest and step.empty and state.batch.running and not state.awaiting_worker():
         # All running sequences are beams that hold the memory that other beams of their groups need.
         preempt_least_needed(state)

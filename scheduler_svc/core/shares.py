@@ -168,11 +168,16 @@ class Shares:
         return its.slots > mine.slots
 
     def yielding(
-        self, running: list[Sequence], waiting: Sequence, yields: Callable[[Sequence], bool]
+        self,
+        running: list[Sequence],
+        waiting: Sequence,
+        yields: Callable[[Sequence], bool],
+        evenly: bool = False,
     ) -> Iterator[Sequence]:
         """The sequences that make way for a waiting one, in the order in which they are preempted.
 
-        `yields`: whether a sequence of the same user does.
+        `yields`: whether a sequence of the same user does. `evenly`: one of the rank that the waiting one
+        would have makes way, too, whoever's turn it is.
         """
         user = waiting.group.account
         left = dict[Account, int]()
@@ -186,7 +191,7 @@ class Shares:
             elif sequence.turn_end <= self.step:
                 mine, rival = _rivals(waiting, sequence)
                 rank = left[rival]
-                if rank > mine.slots or self._has_turn(mine, rival, rank):
+                if rank + evenly > mine.slots or self._has_turn(mine, rival, rank):
                     yield sequence
 
     def check(self, running: Iterable[Sequence]) -> bool:

@@ -1,6 +1,6 @@
 """Preemption: who gives up slot and blocks, for a sequence that waits or for one that runs out of blocks."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from scheduler_svc.core.capabilities import beams
 from scheduler_svc.core.sequence import Age, Sequence, State
@@ -19,11 +19,25 @@ def preempt(state: SchedulerState, victim: Sequence) -> None:
 def make_room(state: SchedulerState) -> None:
     """Preempt for a sequence that waits, if others yield to it."""
     for candidate in _claimants(state):
-        if victims := _victims_for(state, candidate):
-            for victim in victims:
-                preempt(state, victim)
-                state.shares.charge_again(victim)
+        if victims := _victims_for(state, candidate, _yielding(state, candidate)):
+            _make_way(state, victims)
             return
+
+
+def yield_evenly(state: SchedulerState) -> bool:
+    """Preempt sequences that wait for their grammars for the first one that waits for a slot and for nothing
+    else, of another tenant or user. Whether any was preempted.
+
+    A grammar is compiled although its sequences have lost their slots. Images would be looked at anew.
+    """
+    first = state.waiting.peek()
+    if first is None or first.group.request.grammar or first.group.request.images:
+        return False
+    held = [sequence for sequence in state.awaiting_worker() if not sequence.sight]
+    yielding = state.shares.yielding(state.batch.running, first, lambda _: False, evenly=True)
+    victims = _victims_for(state, first, (sequence for sequence in yielding if sequence in held))
+    _make_way(state, victims)
+    return bool(victims)
 
 
 def preempt_least_needed(state: SchedulerState) -> None:
@@ -73,6 +87,13 @@ def lost_tokens(state: SchedulerState, victim: Sequence) -> float:
     return lost - len(kept) * limits.block_size + moves * limits.swap_tokens
 
 
+def _make_way(state: SchedulerState, victims: Iterable[Sequence]) -> None:
+    """Preempt sequences for one that waits."""
+    for victim in victims:
+        preempt(state, victim)
+        state.shares.charge_again(victim)
+
+
 def _claimants(state: SchedulerState) -> Iterator[Sequence]:
     """Sequences that wait and to which others may yield."""
     if not state.shares.contended:
@@ -97,8 +118,8 @@ def _yielding(state: SchedulerState, candidate: Sequence) -> Iterator[Sequence]:
     return state.shares.yielding(running, candidate, yields)
 
 
-def _victims_for(state: SchedulerState, candidate: Sequence) -> list[Sequence]:
-    """The sequences to preempt so that the candidate finds a slot and blocks.
+def _victims_for(state: SchedulerState, candidate: Sequence, yielding: Iterable[Sequence]) -> list[Sequence]:
+    """Those of the `yielding` sequences to preempt so that the candidate finds a slot and blocks.
 
     Empty if there is room already, or if there would be none even without all that yield. Shared blocks are
     not counted as room: neither those of a cached prefix, nor those that several victims share.
@@ -107,7 +128,7 @@ def _victims_for(state: SchedulerState, candidate: Sequence) -> list[Sequence]:
     free = batch.pool.free_blocks
     needed = state.limits.blocks_at_once(len(candidate.tokens)) + batch.reserved()
     slots, victims = len(batch.free_slots), list[Sequence]()
-    for sequence in _yielding(state, candidate):
+    for sequence in yielding:
         if slots and free >= needed:
             return victims
         if not sequence.about_to_end:

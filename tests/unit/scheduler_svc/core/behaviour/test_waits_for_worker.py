@@ -55,6 +55,25 @@ def test_nobody_waits_for_a_worker_that_has_no_step_to_do(bench: MakeBench, imag
     assert not any(group.unfinished for group in asked)
 
 
+@pytest.mark.parametrize("slots", [1, 2])
+def test_last_slots_are_free_while_the_worker_has_no_step_to_do(bench: MakeBench, slots: int) -> None:
+    """Images would be looked at anew; a grammar is compiled in any case."""
+    for fields in ({"grammar": b"x"}, {"images": images_at([(2, 4, 0)], 8)}):
+        one = bench(num_blocks=64, max_slots=slots, images=True)
+        asked = [one.arrive([number, *PROMPT], tenant=f"asks {number}", **fields) for number in range(slots)]
+        while seated(asked) < slots:
+            one.step()
+        others = [one.arrive([9, number], tenant="b", max_tokens=9) for number in range(2)]
+        while (plan := one.scheduler.plan()) is not None:
+            one.complete(plan)
+        assert [group.unfinished for group in others] == ([1, 1] if "images" in fields else [0, 0])
+        assert seated(asked) == slots
+        one.compile()
+        one.look()
+        one.run()
+        assert not any(group.unfinished for group in (*asked, *others))
+
+
 def test_images_that_take_longer_than_a_turn_are_seen_all_the_same(bench: MakeBench) -> None:
     """Who loses its slot meanwhile has them seen again."""
     one = bench(500, num_blocks=4000, max_slots=2, max_model_len=2000, max_step_tokens=500, images=True)
