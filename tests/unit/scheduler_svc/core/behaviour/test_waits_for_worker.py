@@ -74,6 +74,18 @@ def test_last_slots_are_free_while_the_worker_has_no_step_to_do(bench: MakeBench
         assert not any(group.unfinished for group in (*asked, *others))
 
 
+def test_a_last_slot_does_not_go_round_among_those_that_wait_for_grammars(bench: MakeBench) -> None:
+    one = bench(num_blocks=64, max_slots=1)
+    first, *_ = asked = [
+        one.arrive(PROMPT, tenant=name, max_tokens=9, grammar=name.encode()) for name in "ab"
+    ]
+    for _ in range(4):
+        if (plan := one.scheduler.plan()) is not None:
+            one.complete(plan)
+    assert plan is None
+    assert (seated([first]), seated(asked)) == (1, 1)
+
+
 def test_images_that_take_longer_than_a_turn_are_seen_all_the_same(bench: MakeBench) -> None:
     """Who loses its slot meanwhile has them seen again."""
     one = bench(500, num_blocks=4000, max_slots=2, max_model_len=2000, max_step_tokens=500, images=True)
