@@ -46,6 +46,7 @@ from gateway.api.infill_schema import INFILL, FimBody, InfillBody
 from gateway.api.kserve_schema import KSERVE, InferBody
 from gateway.api.messages_answer_schema import MESSAGES
 from gateway.api.messages_schema import CountBody, MessagesBody
+from gateway.api.models_answer_schema import MODELS
 from gateway.api.ollama_answer_schema import OLLAMA
 from gateway.api.ollama_schema import (
     EmbedBody,
@@ -101,6 +102,7 @@ DESCRIBED: tuple[type[BaseModel], ...] = (
     *(MessagesBody, CountBody, ResponsesBody, OllamaChatBody, OllamaGenerateBody),
     *(EmbedBody, PromptEmbedBody, ShowBody, InferBody, FimBody, InfillBody),
     *ANSWERS,
+    *MODELS,
     *POOLING,
     *INFILL,
     *MESSAGES,

@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from gateway.api.answer import compact
-from gateway.api.answer_schema import LocalModel, LocalModels, ModelList, ModelObject, Properties
+from gateway.api.models_answer_schema import LocalModel, LocalModels, ModelList, ModelObject, Properties
 from gateway.api.ollama_answer_schema import OllamaError
 from gateway.errors import NotFound, Unauthorized
 from gateway.http.openapi import getting

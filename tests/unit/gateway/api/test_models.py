@@ -5,7 +5,7 @@ from datetime import datetime
 import httpx
 import pytest
 
-from gateway.api.answer_schema import LocalModel, LocalModels, ModelList, ModelObject, Properties
+from gateway.api.models_answer_schema import LocalModel, LocalModels, ModelList, ModelObject, Properties
 from gateway.app import Options
 from tests.unit.gateway.conftest import app_of
 
