@@ -25,6 +25,11 @@ class CapacityError(WorkerError):
     """The machine has no such device, or a setting asks for what does not fit into memory."""
 
 
+class NoDeviceError(CapacityError):
+    """PyTorch finds fewer GPUs than are asked for. They may be there later: at boot the driver comes when it
+    comes, and a GPU may be reset."""
+
+
 class OutOfMemoryError(CapacityError):
     """Weights, a full step, or one sequence do not fit into what is free. Others may have the rest."""
 

@@ -93,7 +93,7 @@ class OriginGuard:
     def __init__(self, app: ASGIApp, access: Access, keys: KeyRing) -> None:
         self._app, self._access, self._keys = app, access, keys
         self._told: set[str] = set()
-        self._told_from = 0.0
+        self._told_from = time.monotonic()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in ("http", "websocket"):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from gpu_worker.errors import CapacityError, KernelError, ModelError
+from gpu_worker.errors import KernelError, ModelError, NoDeviceError
 from gpu_worker.kernels.cpu import build, library
 from gpu_worker.kernels.cpu.kernels import (
     CpuKernels,
@@ -65,15 +65,15 @@ _BESIDE = {
 def device_of(settings: WorkerSettings) -> torch.device:
     """The device that the model runs on. With several GPUs it is the process's current one.
 
-    Raises `CapacityError` if there are fewer GPUs than the settings need.
+    Raises `NoDeviceError` if there are fewer GPUs than the settings need.
     """
     if settings.device == "cpu" or not torch.cuda.is_available():
         if settings.device == "cuda":
-            raise CapacityError("QUIRE_DEVICE=cuda: PyTorch finds no GPU here")
+            raise NoDeviceError("QUIRE_DEVICE=cuda: PyTorch finds no GPU here")
         return torch.device("cpu")
     count, found = settings.tensor_parallel, torch.cuda.device_count()
     if found < count:
-        raise CapacityError(f"QUIRE_TENSOR_PARALLEL={count}: GPUs that PyTorch finds here: {found}")
+        raise NoDeviceError(f"QUIRE_TENSOR_PARALLEL={count}: GPUs that PyTorch finds here: {found}")
     return torch.device("cuda")
 
 

@@ -14,7 +14,7 @@ import pytest
 from gpu_worker import __main__ as main
 from gpu_worker import engine
 from gpu_worker.__main__ import serve
-from gpu_worker.errors import CapacityError, DeviceError, OutOfMemoryError
+from gpu_worker.errors import CapacityError, DeviceError, NoDeviceError, OutOfMemoryError
 from gpu_worker.kernels.cpu import build
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.machine.rates import Rates
@@ -182,7 +182,7 @@ async def test_a_directory_that_is_no_model_keeps_it_from_starting(tmp_path) -> 
             await serve(node, WorkerSettings(model=tmp_path))
 
 
-@pytest.mark.parametrize(("error", "status"), [(OutOfMemoryError, 1), (CapacityError, 2)])
+@pytest.mark.parametrize(("error", "status"), [(OutOfMemoryError, 1), (NoDeviceError, 1), (CapacityError, 2)])
 async def test_only_memory_that_others_may_have_lets_it_try_again(
     tiny, monkeypatch, error: type[Exception], status: int
 ) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from gpu_worker.errors import CapacityError, KernelError
+from gpu_worker.errors import KernelError, NoDeviceError
 from gpu_worker.kernels.cpu import library
 from gpu_worker.kernels.cpu.kernels import (
     CpuKernels,
@@ -31,7 +31,7 @@ from tests.support.native import NO_ONEDNN_BFLOAT16
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there(settings) -> None:
-    with pytest.raises(CapacityError, match="no GPU"):
+    with pytest.raises(NoDeviceError, match="no GPU"):
         load(settings(device="cuda"))
 
 
