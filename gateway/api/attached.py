@@ -50,7 +50,7 @@ def file_as_text(part: Json) -> Json:
 
 
 def paragraphs(*texts: object) -> str:
-    """Those that are texts, and not empty."""
+    """One text of all that are texts and not empty, with an empty line behind each."""
     return "".join(f"{text}\n\n" for text in texts if isinstance(text, str) and text)
 
 

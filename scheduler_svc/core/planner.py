@@ -39,17 +39,20 @@ def plan_step(state: SchedulerState, number: int, at_rest: bool) -> StepBuilder:
         # The worker has no step to do: another tenant or user need not wait for what it compiles or sees.
         for sequence in held:
             sequence.turn_end = number
-        state.batch.freed_slots.extend(step.freed_slots)
-        step = _plan(state, number)
+        step = _plan_again(state, step)
         if step.empty and yield_evenly(state):
-            state.batch.freed_slots.extend(step.freed_slots)
-            step = _plan(state, number)
+            step = _plan_again(state, step)
     while at_rest and step.empty and state.batch.running and not state.awaiting_worker():
         # All running sequences are beams that hold the memory that other beams of their groups need.
         preempt_least_needed(state)
-        state.batch.freed_slots.extend(step.freed_slots)
-        step = _plan(state, number)
+        step = _plan_again(state, step)
     return step
+
+
+def _plan_again(state: SchedulerState, empty: StepBuilder) -> StepBuilder:
+    """The plan of a step whose plan was empty. The slots that one has freed are told with this one."""
+    state.batch.freed_slots.extend(empty.freed_slots)
+    return _plan(state, empty.step)
 
 
 def _plan(state: SchedulerState, number: int) -> StepBuilder:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,6 +33,19 @@ def keys_by_server(cluster: Cluster) -> list[set[str]]:
 async def ask(stub: Any, echo: SimpleNamespace, text: str) -> Any:
     """Ask until there is an answer, as services do."""
     return await resumed(lambda: stub.Unary(echo.Text(text=text), timeout=LIMIT, wait_for_ready=True))
+
+
+@contextlib.asynccontextmanager
+async def served(bus: RedisBus, echo: Any, servicer: Any) -> AsyncIterator[tuple[Node, Node, Any]]:
+    """A server, a client, and the client's stub of the service."""
+    async with (
+        Node(bus, "server", lease_seconds=LEASE) as server,
+        Node(bus, "client", lease_seconds=LEASE) as client,
+    ):
+        door = server.server(capacity=10)
+        echo.add_EchoServicer_to_server(servicer, door)
+        await door.start()
+        yield server, client, echo.EchoStub(client.channel())
 
 
 async def test_deployments_spread_over_the_servers(cluster: Cluster, echo: Any, servicer: Any) -> None:
@@ -82,15 +95,7 @@ async def test_calls_go_on_after_the_server_of_the_url_is_lost_and_replaced(
     with contextlib.contextmanager(running)(tmp_path, None) as cluster:
         cluster.add_replica(0)
         bus = RedisBus(cluster.url(0), cluster.prefixes()[0])
-        async with (
-            asyncio.timeout(LIMIT),
-            Node(bus, "server", lease_seconds=LEASE) as server,
-            Node(bus, "client", lease_seconds=LEASE) as client,
-        ):
-            door = server.server(capacity=10)
-            echo.add_EchoServicer_to_server(servicer, door)
-            await door.start()
-            stub = echo.EchoStub(client.channel())
+        async with asyncio.timeout(LIMIT), served(bus, echo, servicer) as (server, client, stub):
             assert (await ask(stub, echo, "before")).text == "before"
             await asyncio.to_thread(cluster.servers[0].kill)
             assert (await ask(stub, echo, "after")).text == "after"
@@ -112,15 +117,7 @@ async def test_a_server_that_cannot_be_reached_for_a_moment_costs_no_lease(clust
 async def test_calls_go_on_where_their_keys_move(cluster: Cluster, echo: Any, servicer: Any) -> None:
     prefix = cluster.prefixes()[1]
     bus = RedisBus(cluster.url(0), prefix)
-    async with (
-        asyncio.timeout(LIMIT),
-        Node(bus, "server", lease_seconds=LEASE) as server,
-        Node(bus, "client", lease_seconds=LEASE) as client,
-    ):
-        door = server.server(capacity=10)
-        echo.add_EchoServicer_to_server(servicer, door)
-        await door.start()
-        stub = echo.EchoStub(client.channel())
+    async with asyncio.timeout(LIMIT), served(bus, echo, servicer) as (server, client, stub):
         assert (await ask(stub, echo, "before")).text == "before"
         epochs = server.epoch, client.epoch
         await asyncio.to_thread(cluster.move, prefix, 2)

@@ -199,8 +199,10 @@ async def test_an_entry_that_is_deleted_before_it_is_read_is_not_waited_for(
         return "9999999999999-0"
 
     node.link.tail = deleted  # type: ignore[method-assign]
+    before = node._empty_reads
     async with asyncio.timeout(LIMIT):
         await node.caught_up()
+    assert node._empty_reads == before + 2
 
 
 # --- a Redis that dies ---

@@ -46,7 +46,7 @@ class Generation:
             if self._format is not None:
                 self._format.call_demanded = request.shape.calls.required
                 if request.shape.WhichOneof("kind"):
-                    self._format.call_bare = False  # such JSON is what was asked for, or free text
+                    self._format.call_bare = False  # no grammar holds for a call without a mark
                 if request.skip_special_tokens:
                     self._visible = formats.visible
         self._stops = automaton(request.stop) if request.stop else None

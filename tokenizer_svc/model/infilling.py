@@ -1,6 +1,7 @@
-"""Which tokens of a vocabulary lay out a text with a gap, so that the answer is what stands in the gap.
+"""Prompts to fill in the middle: laid out so that a model answers with what stands in a text's gap.
 
-Models learn that from texts cut in three (Bavarian et al. 2022, "Efficient Training of Language Models to
+A vocabulary has special tokens for that, between which the text before the gap and the text after it stand.
+Models learn it from texts cut in three (Bavarian et al. 2022, "Efficient Training of Language Models to
 Fill in the Middle"). The tokens are those of StarCoder and Granite, Qwen 2.5 Coder and CodeGemma, DeepSeek
 Coder, Code Llama, Codestral and Seed-Coder.
 """

@@ -187,14 +187,7 @@ class Panic(BaseException):
 def test_the_exit_status_says_whether_to_try_again(
     error: Exception, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def _run(*_: Any) -> None:
-        raise error
-
-    monkeypatch.setattr(process, "_run", _run)
-    monkeypatch.setattr(process, "start_logs", lambda *_: None)
-    with pytest.raises(SystemExit) as caught:
-        process.run(ProcessSettings(), "test", returning)
-    assert caught.value.code == status
+    assert status_after(error, monkeypatch) == status
     assert capsys.readouterr().err == f"quire test: {error}\n"
 
 
@@ -205,6 +198,13 @@ def test_the_exit_status_says_whether_to_try_again(
 def test_an_error_is_one_line_and_the_exit_status_1(
     error: BaseException, line: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    assert status_after(error, monkeypatch) == 1
+    assert [record.getMessage().startswith(line) for record in caplog.records] == [True]
+
+
+def status_after(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> object:
+    """The exit status of a process that ends with an error."""
+
     async def _run(*_: Any) -> None:
         raise error
 
@@ -212,8 +212,7 @@ def test_an_error_is_one_line_and_the_exit_status_1(
     monkeypatch.setattr(process, "start_logs", lambda *_: None)
     with pytest.raises(SystemExit) as caught:
         process.run(ProcessSettings(), "test", returning)
-    assert caught.value.code == 1
-    assert [record.getMessage().startswith(line) for record in caplog.records] == [True]
+    return caught.value.code
 
 
 async def returning(node: Node, settings: ProcessSettings) -> None:
