@@ -11,57 +11,52 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from gateway import docs_page, page
-from gateway.api import (
-    batches,
-    chat,
-    classify,
-    completions,
-    conversations,
-    embeddings,
-    files,
-    health,
-    infill,
-    inside,
-    kserve,
-    messages,
-    models,
-    ollama,
-    pooling,
-    rank,
-    responses,
-    stored_responses,
-    stream,
-    texts,
-    tokenize,
-)
-from gateway.api import metrics as metrics_page
-from gateway.api.answer_schema import ANSWERS
-from gateway.api.chat_schema import ChatBody
-from gateway.api.classify_schema import ClassifyBody
-from gateway.api.completions_schema import CompletionBody
-from gateway.api.conversations_schema import CONVERSATIONS
-from gateway.api.embeddings_schema import EmbeddingBody, PoolingBody
-from gateway.api.files_schema import FILES, BatchBody, UploadBody
-from gateway.api.infill_schema import INFILL, FimBody, InfillBody
-from gateway.api.kserve_schema import KSERVE, InferBody
-from gateway.api.messages_answer_schema import MESSAGES
-from gateway.api.messages_schema import CountBody, MessagesBody
-from gateway.api.models_answer_schema import MODELS
-from gateway.api.ollama_answer_schema import OLLAMA
-from gateway.api.ollama_schema import (
+from gateway.api.anthropic import messages
+from gateway.api.anthropic.answer_schema import MESSAGES
+from gateway.api.anthropic.schema import CountBody, MessagesBody
+from gateway.api.anthropic.volatile import Volatile
+from gateway.api.batches import batches, files
+from gateway.api.batches.schema import FILES, BatchBody, UploadBody
+from gateway.api.infill import endpoints as infill
+from gateway.api.infill.schema import INFILL, FimBody, InfillBody
+from gateway.api.kserve import endpoints as kserve
+from gateway.api.kserve.schema import KSERVE, InferBody
+from gateway.api.ollama import endpoints as ollama
+from gateway.api.ollama.answer_schema import OLLAMA
+from gateway.api.ollama.schema import (
     EmbedBody,
     OllamaChatBody,
     OllamaGenerateBody,
     PromptEmbedBody,
     ShowBody,
 )
-from gateway.api.pooling_answer_schema import POOLING
-from gateway.api.rank_schema import RerankBody, ScoreBody, TextsBody
-from gateway.api.responses_answer_schema import RESPONSES
-from gateway.api.responses_schema import ResponsesBody
-from gateway.api.texts_schema import EmbedTextsBody, TextsError
-from gateway.api.token_schema import DetokenizeBody, TokenizeBody
-from gateway.api.volatile import Volatile
+from gateway.api.openai import chat, completions, tokenize
+from gateway.api.openai.answer_schema import ANSWERS
+from gateway.api.openai.chat_schema import ChatBody
+from gateway.api.openai.completions_schema import CompletionBody
+from gateway.api.openai.token_schema import DetokenizeBody, TokenizeBody
+from gateway.api.pooling import classify, embeddings, pooling, rank, texts
+from gateway.api.pooling.answer_schema import POOLING
+from gateway.api.pooling.classify_schema import ClassifyBody
+from gateway.api.pooling.embeddings_schema import EmbeddingBody, PoolingBody
+from gateway.api.pooling.rank_schema import RerankBody, ScoreBody, TextsBody
+from gateway.api.pooling.texts_schema import EmbedTextsBody, TextsError
+from gateway.api.responses import (
+    conversations,
+)
+from gateway.api.responses import (
+    endpoints as responses,
+)
+from gateway.api.responses import (
+    stored as stored_responses,
+)
+from gateway.api.responses.answer_schema import RESPONSES
+from gateway.api.responses.conversations_schema import CONVERSATIONS
+from gateway.api.responses.schema import ResponsesBody
+from gateway.api.system import health, inside, models, stream
+from gateway.api.system import metrics as metrics_page
+from gateway.api.system.health_answer_schema import HEALTH
+from gateway.api.system.models_answer_schema import MODELS
 from gateway.errors import BadRequest, GatewayError, NotFound, ServerFault, WrongMethod
 from gateway.http.body_memory import BodyMemory, HoldsBodies
 from gateway.http.claims import Claims
@@ -102,6 +97,7 @@ DESCRIBED: tuple[type[BaseModel], ...] = (
     *(MessagesBody, CountBody, ResponsesBody, OllamaChatBody, OllamaGenerateBody),
     *(EmbedBody, PromptEmbedBody, ShowBody, InferBody, FimBody, InfillBody),
     *ANSWERS,
+    *HEALTH,
     *MODELS,
     *POOLING,
     *INFILL,

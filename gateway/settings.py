@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 from pydantic_settings import NoDecode
 
-from gateway.api.volatile import Volatile
+from gateway.api.anthropic.volatile import Volatile
 from gateway.http.idempotent import MAX_ANSWER_BYTES
 from gateway.http.origin import Access
 from gateway.upstream.stored_room import MAX_RECORD_BYTES

@@ -22,11 +22,11 @@ from typing import Any
 
 import jsonschema_rs
 
-from gateway.api.calls import functions_of
-from gateway.api.splitter import Splitter
+from gateway.api.parsers.calls import functions_of
+from gateway.api.parsers.splitter import Splitter
 from ops.model_directory.grammars import GrammarError
 from tests.clients.environments import cache_folder
-from tests.unit.gateway.api.test_splitter import form_of, thoughts_of
+from tests.unit.gateway.api.parsers.test_splitter import form_of, thoughts_of
 from tests.unit.tokenizer_svc.grammars.test_call_grammar import END, Model
 from tokenizer_svc.formats.call_table import CALLS
 from tokenizer_svc.formats.formats import ThoughtRules

@@ -7,7 +7,13 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
-from gateway.api.background import ENDED, LAST_EVENTS, BackgroundRun, failed, last_event
+from gateway.api.responses.background import (
+    ENDED,
+    LAST_EVENTS,
+    BackgroundRun,
+    failed,
+    last_event,
+)
 from gateway.errors import Overloaded, TooLarge, Unavailable
 from gateway.http.json_text import text_of
 from gateway.http.own_requests import OwnRequests, Reply

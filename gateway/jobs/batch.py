@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from gateway.api.batches import ENDED
+from gateway.api.batches.batches import ENDED
 from gateway.errors import BadRequest, Overloaded, Unavailable
 from gateway.http.body_memory import MAX_BODY_BYTES
 from gateway.http.counts import check_counts

@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Callable
 
-from gateway.api.background import Background
-from gateway.api.batches import Batches
+from gateway.api.batches.batches import Batches
+from gateway.api.responses.background import Background
 from gateway.http.own_requests import OwnRequests
 from gateway.jobs.background import BackgroundResponses
 from gateway.jobs.batch import BatchWork

@@ -3,7 +3,7 @@
 A metric is declared once, in `metric_names.py`. Its values in this process are `Counter`s, `Gauge`s and
 `Histogram`s, one for each combination of labels. Whoever measures keeps the one that it needs, so that an
 observation costs a few hundred nanoseconds. Each process leaves a snapshot of its values in Redis now and
-then (`metrics_store.py`), and the gateway shows those of all processes (`gateway/api/metrics.py`).
+then (`metrics_store.py`), and the gateway shows those of all processes (`gateway/api/system/metrics.py`).
 """
 
 import json

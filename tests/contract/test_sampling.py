@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gateway.api.body import parse
-from gateway.api.chat_schema import ChatBody
-from gateway.api.completions_schema import CompletionBody
-from gateway.api.translate import completion_requests
+from gateway.api.common.body import parse
+from gateway.api.openai.chat_schema import ChatBody
+from gateway.api.openai.completions_schema import CompletionBody
+from gateway.api.openai.translate import completion_requests
 from gateway.errors import BadRequest
 from gateway.http.caller import Caller
 from gpu_worker.sampling.parameters import fault_in

@@ -11,19 +11,14 @@ import httpx
 import pytest
 from google.protobuf.message import DecodeError
 
-from gateway.api.body import parse
-from gateway.api.chat_schema import ChatBody
-from gateway.api.classify_schema import ClassifyBody
-from gateway.api.completions_schema import CompletionBody
-from gateway.api.embeddings_schema import EmbeddingBody
-from gateway.api.rank_schema import RerankBody
-from gateway.api.translate import (
-    chat_requests,
-    classify_requests,
-    completion_requests,
-    embedding_requests,
-    pair_requests,
-)
+from gateway.api.common.body import parse
+from gateway.api.openai.chat_schema import ChatBody
+from gateway.api.openai.completions_schema import CompletionBody
+from gateway.api.openai.translate import chat_requests, completion_requests
+from gateway.api.pooling.classify_schema import ClassifyBody
+from gateway.api.pooling.embeddings_schema import EmbeddingBody
+from gateway.api.pooling.rank_schema import RerankBody
+from gateway.api.pooling.translate import classify_requests, embedding_requests, pair_requests
 from gateway.errors import GatewayError
 from gateway.http.caller import Caller
 from ops.model_directory.classifier import Classifier

@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import pytest
 
-from gateway.api.models import _object
+from gateway.api.system.models import _object
 from gateway.upstream.catalog import Catalog
 from proto.rpc import Lease, MemoryBus, Node
 from proto.rpc.bus import Received

@@ -2,7 +2,7 @@
 
 Where the format writes arguments as JSON, the library follows their schema. Other ways to write them have
 grammars of their own, see `call_values.py` and `bare_values.py`. What such a grammar accepts,
-`gateway/api/splitter.py` reads as calls.
+`gateway/api/parsers/splitter.py` reads as calls.
 """
 
 import json

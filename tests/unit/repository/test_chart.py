@@ -165,7 +165,7 @@ NO_SLEEP: dict[str, Any] = {"exec": {"command": ["sleep", "0"]}}
 
 @needs_helm
 def test_probes_ask_what_answers(made: list[Manifest]) -> None:
-    paths = set(re.findall(r'"(/health/\w+)"', (ROOT / "gateway/api/health.py").read_text()))
+    paths = set(re.findall(r'"(/health/\w+)"', (ROOT / "gateway/api/system/health.py").read_text()))
     for name, pod, container in containers(made):
         if name == "gateway":
             probes = [

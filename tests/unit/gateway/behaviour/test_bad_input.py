@@ -7,8 +7,8 @@ import json
 import pytest
 from starlette.requests import Request
 
-from gateway.api.body import MAX_BODY_BYTES, read_body
-from gateway.api.completions_schema import CompletionBody
+from gateway.api.common.body import MAX_BODY_BYTES, read_body
+from gateway.api.openai.completions_schema import CompletionBody
 from gateway.errors import TooLarge
 from gateway.http.body_memory import BodyMemory, Held
 from proto.tokenizer_pb2 import TextChunk, TextDelta

@@ -6,7 +6,7 @@ import json
 import openai
 import pytest
 
-from gateway.api.translate import DEFAULTED
+from gateway.api.openai.translate import DEFAULTED
 from proto.sampling_pb2 import STOP, PredictedTokens
 from proto.tokenizer_pb2 import PromptInfo, TextChunk, TextDelta, TextRequest
 

@@ -8,7 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.api import chat, completions, embeddings
+from gateway.api.openai import chat, completions
+from gateway.api.pooling import embeddings
 from gateway.upstream import admission, generator
 from tests.unit.gateway.conftest import WORDS, app_of
 

@@ -5,7 +5,7 @@ import json
 import httpx
 import pytest
 
-from gateway.api.answer_schema import ChatCompletionChunk, CompletionChunk
+from gateway.api.openai.answer_schema import ChatCompletionChunk, CompletionChunk
 from gateway.http.meter import RATE_HEADERS, _headers
 from ops.runtime.limits import Limits
 from tests.unit.gateway.conftest import JSON, app_of

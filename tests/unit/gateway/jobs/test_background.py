@@ -8,15 +8,15 @@ import grpc
 import openai
 import pytest
 
-from gateway.api.background import ENDED
-from gateway.api.responses_answer_schema import RESPONSE_EVENTS, ResponseAnswer
-from gateway.api.responses_schema import OPAQUE
+from gateway.api.responses.answer_schema import RESPONSE_EVENTS, ResponseAnswer
+from gateway.api.responses.background import ENDED
+from gateway.api.responses.schema import OPAQUE
 from gateway.behalf import Behalf
 from gateway.http import sse
 from gateway.jobs.background import MOST_TAKES
 from proto.tokenizer_pb2 import PromptInfo, TextChunk
-from tests.unit.gateway.api.test_messages import STORY, WHOLE, says
-from tests.unit.gateway.api.test_responses import TOOLS, put_together
+from tests.unit.gateway.api.anthropic.test_messages import STORY, WHOLE, says
+from tests.unit.gateway.api.responses.test_endpoints import TOOLS, put_together
 from tests.unit.gateway.conftest import tell
 from tests.unit.gateway.jobs.conftest import MOST
 

@@ -8,8 +8,8 @@ import grpc
 import openai
 import pytest
 
-from gateway.api.batches import ENDED
-from gateway.api.files_schema import BatchObject
+from gateway.api.batches.batches import ENDED
+from gateway.api.batches.schema import BatchObject
 from gateway.http.counts import MAX_CONTAINERS
 from gateway.jobs import batch as batch_module
 from gateway.jobs.background import MOST_TAKES

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.api.splitter import Splitter
+from gateway.api.parsers.splitter import Splitter
 from proto.tokenizer_pb2 import JSON_CALLS, NAMED_JSON, PYTHON_CALLS, ChatMessage, Conversation
-from tests.unit.gateway.api.test_splitter import form_of, thoughts_of
+from tests.unit.gateway.api.parsers.test_splitter import form_of, thoughts_of
 from tokenizer_svc.formats.call_table import CALLS
 from tokenizer_svc.formats.formats import Formats, ThoughtRules, said_in
 from tokenizer_svc.formats.thought_table import THOUGHTS

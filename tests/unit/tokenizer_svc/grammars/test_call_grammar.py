@@ -13,12 +13,12 @@ import pytest
 from llguidance import LLMatcher
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from gateway.api.calls import functions_of
-from gateway.api.splitter import Pieces, Splitter
+from gateway.api.parsers.calls import functions_of
+from gateway.api.parsers.splitter import Pieces, Splitter
 from ops.model_directory.grammars import GrammarError, Vocabulary
 from ops.model_directory.special_tokens import is_special
 from proto.tokenizer_pb2 import BARE_KEYS, ELEMENTS, PYTHON_CALLS
-from tests.unit.gateway.api.test_splitter import SAID, form_of, thoughts_of
+from tests.unit.gateway.api.parsers.test_splitter import SAID, form_of, thoughts_of
 from tokenizer_svc.formats.call_table import CALLS
 from tokenizer_svc.formats.formats import ThoughtRules
 from tokenizer_svc.formats.thought_table import THOUGHTS

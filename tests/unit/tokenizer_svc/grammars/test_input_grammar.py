@@ -9,7 +9,7 @@ import pytest
 from llguidance import LLMatcher
 
 from ops.model_directory.grammars import GrammarError
-from tests.unit.gateway.api.test_splitter import thoughts_of
+from tests.unit.gateway.api.parsers.test_splitter import thoughts_of
 from tests.unit.tokenizer_svc.grammars.test_call_grammar import Model, split
 from tokenizer_svc.formats.call_table import CALLS
 from tokenizer_svc.formats.formats import ThoughtRules

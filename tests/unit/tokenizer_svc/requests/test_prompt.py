@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from gateway.api.fields import MAX_STOP_CHARACTERS, MAX_STOP_LENGTH, MAX_STOPS
+from gateway.api.common.fields import MAX_STOP_CHARACTERS, MAX_STOP_LENGTH, MAX_STOPS
 from proto.tokenizer_pb2 import ChatMessage, Conversation, EmbedRequest, TextRequest, TokenIds, ToolCall
 from tokenizer_svc.errors import InvalidRequestError, TooLongError
 from tokenizer_svc.requests.prompt import SHORT, check, input_tokens, prompt_tokens
