@@ -130,7 +130,7 @@ class ChatLogprobs(AnswerPart):
     refusal: None
 
 
-class FunctionCall(AnswerPart):
+class MadeFunction(AnswerPart):
     """A function and its arguments."""
 
     name: str
@@ -142,7 +142,7 @@ class MadeCall(AnswerPart):
 
     id: str
     type: Literal["function"]
-    function: FunctionCall
+    function: MadeFunction
 
 
 class CustomInput(AnswerPart):
@@ -171,7 +171,7 @@ class AnswerMessage(AnswerPart):
     tool_calls: list[MadeCall | MadeCustomCall] = Field(
         [], description="Calls of the functions that were offered."
     )
-    function_call: FunctionCall | None = Field(None, description="The call of one of the `functions`.")
+    function_call: MadeFunction | None = Field(None, description="The call of one of the `functions`.")
 
 
 class ChatChoice(AnswerPart):
@@ -220,7 +220,7 @@ class MessageDelta(AnswerPart):
     tool_calls: list[PieceOfCall | PieceOfCustomCall] = Field(
         [], description="Calls of the functions that were offered."
     )
-    function_call: FunctionCall | None = Field(None, description="The call of one of the `functions`.")
+    function_call: MadeFunction | None = Field(None, description="The call of one of the `functions`.")
 
 
 class ChatPiece(AnswerPart):

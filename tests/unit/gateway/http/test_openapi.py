@@ -215,3 +215,7 @@ async def test_images_are_described_where_they_may_be(document):
     for name, said in named.items():
         assert said in json.dumps(document["components"]["schemas"][name]), name
     assert "image_url" not in json.dumps(document["components"]["schemas"]["Prediction"])
+
+
+async def test_a_schema_has_the_name_of_its_class_alone(document):
+    assert not [name for name in document["components"]["schemas"] if "__" in name]
