@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gpu_worker.arrays import Int32s
 from gpu_worker.kernels.sampling import Allowed, Biases
-from gpu_worker.sampling.dry import Dry
+from gpu_worker.sampling.dry import Dry, Repetitions
 from gpu_worker.sampling.positions import SamplePositions
 from gpu_worker.sampling.tokens_read import TokensRead, read_tokens
 from proto.sampling_pb2 import TokenRules
@@ -62,11 +62,13 @@ class _SlotRules:
             masks.append(self.before_end)
         return masks
 
-    def biases_after(self, tokens: Sequence[int]) -> _Biased:
-        """Tokens with a bias after the slot's newest `tokens`, and the bias of each."""
+    def biases_after(self, text: Repetitions) -> _Biased:
+        """Tokens with a bias after `text`, and the bias of each."""
         if self.dry is None:
             return self.biased, self.biases
-        repeating, penalties = self.dry.penalties(tokens)
+        repeating, penalties = self.dry.penalties(text)
+        if not len(self.biased):
+            return repeating, -penalties
         both, numbers = np.unique(np.concatenate((self.biased, repeating)), return_inverse=True)
         sums = np.zeros(len(both), np.float32)
         np.add.at(sums, numbers, np.concatenate((self.biases, -penalties)))
@@ -84,6 +86,8 @@ class Rules:
     def __init__(self, slots: int, vocab_size: int) -> None:
         self._used = np.zeros(slots, np.bool_)
         self._slots: dict[int, _SlotRules] = {}
+        self._texts: dict[int, Repetitions] = {}
+        """Of slots with a penalty for repetitions, the text before their newest step's drafts."""
         self._vocab_size = vocab_size
         self._every = _mask(np.arange(vocab_size), vocab_size)
 
@@ -91,14 +95,19 @@ class Rules:
         """Forget the rules of all slots."""
         self._used[:] = False
         self._slots.clear()
+        self._texts.clear()
 
     def set(self, new: NewSlot) -> None:
         """Take over the rules of a new sequence, in which `fault_in` has found nothing wrong."""
         asked = new.sampling.HasField("rules")
         self._used[new.slot] = asked
         self._slots.pop(new.slot, None)
+        self._texts.pop(new.slot, None)
         if asked and new.forked_tokens:
             self._slots[new.slot] = self._slots[new.forked_from]
+            text = self._texts.get(new.forked_from)
+            if text is not None and text.end <= new.forked_tokens:
+                self._texts[new.slot] = text
         elif asked:
             self._slots[new.slot] = self._rules_of(new.sampling.rules, new.prompt_length)
 
@@ -121,7 +130,8 @@ class Rules:
     def read(self, samples: SamplePositions, tokens: Tensor) -> TokensRead | None:
         """Begin to read what `add_to` needs to know; None if no row has rules.
 
-        These are the tokens that a bad word of several tokens may begin with, or that may be repeated.
+        These are the tokens that a bad word of several tokens may begin with, and for the penalty of
+        repetitions those that have come since the slot's last step.
         `tokens` [slots, max_model_len + 1]: the batch's, with this step's drafts.
         """
         if not self._slots:
@@ -132,11 +142,12 @@ class Rules:
         rows, begins = [], []
         firsts = samples.firsts
         for row in np.flatnonzero(used).tolist():
-            rules = self._slots[int(samples.row_slots[row])]
+            slot = int(samples.row_slots[row])
+            rules, text = self._slots[slot], self._texts.get(slot)
             first, count = int(samples.positions[firsts[row]]), int(samples.counts[row])
             begin = max(rules.output_position, first - rules.longest) if rules.longest else first + count - 1
             if rules.dry is not None:
-                begin = min(begin, max(0, first - rules.dry.last_n))
+                begin = min(begin, max(0, first - rules.dry.last_n) if text is None else text.end)
             rows.append(row)
             begins.append(begin)
         return read_tokens(samples, rows, begins, tokens)
@@ -152,13 +163,19 @@ class Rules:
         words, biased = list(grammars), dict[int, _Biased]()
         firsts = samples.firsts
         for row, tokens in zip(read.rows, read.lists(), strict=True):
-            rules, first = self._slots[int(samples.row_slots[row])], int(firsts[row])
+            slot, first = int(samples.row_slots[row]), int(firsts[row])
+            rules = self._slots[slot]
             drafts = int(samples.counts[row]) - 1
             begin = int(samples.positions[first]) + drafts - len(tokens)
             output = max(0, rules.output_position - begin)
+            text = self._texts.get(slot, Repetitions(begin))
             for index in range(first, first + 1 + drafts):
                 position = int(samples.positions[index])
-                biases = rules.biases_after(tokens[: position - begin])
+                if rules.dry is not None:
+                    text = rules.dry.after(text, tokens[text.end - begin : position - begin])
+                    if index == first:
+                        self._texts[slot] = text
+                biases = rules.biases_after(text)
                 if len(biases[0]):
                     biased[index] = biases
                 before = tokens[output : position - begin] if rules.longest else ()

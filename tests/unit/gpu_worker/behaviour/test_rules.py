@@ -10,6 +10,7 @@ import torch
 
 from gpu_worker.kernels.cpu import build
 from gpu_worker.sampling.dry import Dry as DryPenalty
+from gpu_worker.sampling.dry import Repetitions
 from proto.sampling_pb2 import Dry, TokenRules, TokenSequence
 from scheduler_svc.core.request import Request
 from tests.support.closed_loop import ClosedLoop
@@ -156,7 +157,7 @@ def test_what_is_repeated_is_penalized_in_whatever_steps_it_comes(make, tiny) ->
         with torch.inference_mode():
             logits = tiny.model(torch.tensor([[*prompt, *tokens]])).logits[0, -1]
         logits = logits.clone()
-        followers, amounts = penalty.penalties([*prompt, *tokens])
+        followers, amounts = penalty.penalties(penalty.after(Repetitions(0), [*prompt, *tokens]))
         logits[torch.from_numpy(followers).long()] -= torch.from_numpy(amounts)
         tokens.append(int(logits.argmax()))
     sampling = make.greedy(rules=TokenRules(dry=dry))

@@ -1,12 +1,13 @@
 """DRY against its definition, written down plainly."""
 
 import math
+import time
 from random import Random
 
 import numpy as np
 import pytest
 
-from gpu_worker.sampling.dry import MOST, Dry
+from gpu_worker.sampling.dry import MOST, Dry, Repetitions
 from proto import sampling_pb2
 from proto.sampling_pb2 import TokenSequence
 
@@ -57,12 +58,18 @@ def plainly(dry: sampling_pb2.Dry, tokens: list[int]) -> dict[int, float]:
     return found
 
 
-def check(dry: sampling_pb2.Dry, tokens: list[int]) -> dict[int, float]:
+def check(dry: sampling_pb2.Dry, tokens: list[int], at_once: int | None = None) -> dict[int, float]:
+    """`at_once`: tokens that the text begins with, before it gets one at a time; None: all."""
     made = Dry.of(dry)
     assert made is not None
-    followers, penalties = made.penalties(tokens)
-    found = dict(zip(followers.tolist(), penalties.tolist(), strict=True))
-    assert found == pytest.approx(plainly(dry, tokens), rel=1e-6)
+    begun = len(tokens) if at_once is None else at_once
+    text, found = made.after(Repetitions(0), tokens[:begun]), dict[int, float]()
+    for length in range(begun, len(tokens) + 1):
+        text = made.after(text, tokens[begun:length][-1:])
+        assert text.end == length
+        followers, penalties = made.penalties(text)
+        found = dict(zip(followers.tolist(), penalties.tolist(), strict=True))
+        assert found == pytest.approx(plainly(dry, tokens[:length]), rel=1e-6)
     return found
 
 
@@ -81,7 +88,23 @@ def test_random_texts(seed: int) -> None:
         ),
     )
     for length in (0, 1, 2, 5, 30, 60):
-        check(dry, chance.choices(range(vocabulary), k=length))
+        tokens = chance.choices(range(vocabulary), k=length)
+        check(dry, tokens)
+        check(dry, tokens, chance.randrange(length + 1))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_several_tokens_of_a_step(seed: int) -> None:
+    chance = Random(seed)
+    dry = asked(last_n=chance.choice((3, 20, ALL)), single=(3,), several=((0, 1, 0), (2, 2), (1, 0, 1, 1)))
+    made = Dry.of(dry)
+    assert made is not None
+    text, tokens = Repetitions(0), list[int]()
+    for _ in range(20):
+        new = chance.choices(range(4), k=chance.randrange(5))
+        text, tokens = made.after(text, new), tokens + new
+        found = dict(zip(*map(np.ndarray.tolist, made.penalties(text)), strict=True))
+        assert found == pytest.approx(plainly(dry, tokens), rel=1e-6)
 
 
 def test_what_would_go_on_with_a_repetition() -> None:
@@ -103,6 +126,17 @@ def test_a_breaker_ends_what_can_be_a_repetition() -> None:
 def test_a_long_repetition_stays_finite() -> None:
     found = check(asked(multiplier=100, base=10), [5] * 300)
     assert found == {5: np.float32(MOST)}
+
+
+def test_a_text_of_one_token_costs_no_more_than_others() -> None:
+    """Each of its 60,000 places goes on with a repetition of up to 60,000 tokens."""
+    made, count = Dry.of(asked(base=1)), 60_000
+    assert made is not None
+    begun = time.process_time()
+    text = made.after(made.after(Repetitions(0), [5] * count), [5])
+    assert made.penalties(text)[0].tolist() == [5]
+    assert text.repeated[-1] == count
+    assert time.process_time() - begun < 3, "compared place by place it takes 20 s"
 
 
 @pytest.mark.parametrize("dry", [asked(multiplier=0), asked(base=0.5), asked(last_n=0)])

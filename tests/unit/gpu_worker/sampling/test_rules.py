@@ -12,6 +12,7 @@ from transformers.generation.logits_process import (
 
 from gpu_worker.kernels.sampling import Allowed
 from gpu_worker.sampling.dry import Dry as DryPenalty
+from gpu_worker.sampling.dry import Repetitions
 from gpu_worker.sampling.positions import SamplePositions
 from gpu_worker.sampling.rules import Rules
 from proto.sampling import greedy
@@ -125,13 +126,51 @@ def test_repetitions_in_prompt_and_output_and_drafts(last_n: int, expected_count
     for index, position in enumerate(range(5, 10)):
         expected = raw[index].clone()
         expected[[2, 7]] += torch.tensor([5.0, 6.0])
-        followers, penalties = alone.penalties(tokens[3, :position].tolist())
+        followers, penalties = alone.penalties(alone.after(Repetitions(0), tokens[3, :position].tolist()))
         penalized += len(followers)
         expected[torch.from_numpy(followers).long()] -= torch.from_numpy(penalties)
         if position == 9:
             expected[30] = -torch.inf
         torch.testing.assert_close(found[index], expected)
     assert penalized == expected_count
+
+
+def test_a_step_reads_what_has_come_since_the_last_one_for_the_penalty_of_repetitions() -> None:
+    """Drafts that were not kept are forgotten, and a fork goes on with its parent's text if it is as long."""
+    asked = TokenRules(dry=Dry(dry_multiplier=2, dry_base=3, dry_allowed_length=1, dry_penalty_last_n=12))
+    chance = np.random.default_rng(3)
+    tokens = torch.from_numpy(chance.integers(0, 3, (SLOTS, 40), np.int32))
+    rules, alone = Rules(SLOTS, VOCAB), DryPenalty.of(asked.dry)
+    assert alone is not None
+
+    def counts_after(first: int, drafts: list[int], slot: int = 1) -> list[int]:
+        kept = tokens[slot].clone()
+        tokens[slot, first : first + len(drafts)] = torch.tensor(drafts, dtype=torch.int32)
+        samples, raw = positions([(slot, first, 1 + len(drafts))]), torch.zeros(1 + len(drafts), VOCAB)
+        read = rules.read(samples, tokens)
+        assert read is not None
+        found = rules.add_to(None, read, samples)
+        for index in range(1 + len(drafts)):
+            text = alone.after(Repetitions(0), tokens[slot, : first + index].tolist())
+            followers, penalties = alone.penalties(text)
+            raw[index, torch.from_numpy(followers).long()] -= torch.from_numpy(penalties)
+        expected, raw = raw, torch.zeros(1 + len(drafts), VOCAB)
+        torch.testing.assert_close(raw if found is None else found.only(raw), expected)
+        tokens[slot] = kept
+        return read.counts
+
+    rules.set(new(1, 4, asked))
+    assert counts_after(20, [1, 1, 2]) == [12 + 3]
+    assert counts_after(21, [0, 0]) == [1 + 2]
+    rules.set(new(2, 4, asked, forked_tokens=22, forked_from=1))
+    rules.set(new(3, 4, asked, forked_tokens=20, forked_from=1))
+    tokens[2, :22], tokens[3, :20] = tokens[1, :22], tokens[1, :20]
+    assert counts_after(23, [], 2) == [2]
+    assert counts_after(23, [], 3) == [12]
+    assert counts_after(24, []) == [3]
+    rules.set(new(1, 4, asked))
+    tokens[1] = tokens[1].flip(0)
+    assert counts_after(24, []) == [12]
 
 
 def masked(rules: TokenRules, output: list[int], grammar: list[int] | None = None) -> set[int]:
