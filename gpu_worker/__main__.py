@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from gpu_worker.engine import Engine
-from gpu_worker.errors import NoDeviceError, OutOfMemoryError, WorkerError
+from gpu_worker.errors import TRANSIENT, WorkerError
 from gpu_worker.machine.rates import Rates
 from gpu_worker.pace.watch import pace_of
 from gpu_worker.service import WorkerService
@@ -85,7 +85,7 @@ async def _load(node: Node, settings: WorkerSettings) -> tuple[WorkerSettings, R
         tell("measuring this machine")
         rates = await asyncio.to_thread(rates_of, settings)  # before the model takes memory
         runner = await asyncio.to_thread(load, settings, tell=tell)
-    except (OutOfMemoryError, NoDeviceError) as error:  # a process that is ending may still have the memory
+    except TRANSIENT as error:
         raise TransientStartError(str(error)) from error
     except WorkerError as error:
         raise StartError(str(error)) from error

@@ -34,6 +34,10 @@ class OutOfMemoryError(CapacityError):
     """Weights, a full step, or one sequence do not fit into what is free. Others may have the rest."""
 
 
+TRANSIENT = OutOfMemoryError, NoDeviceError
+"""The process does not start now, and may later: one that is ending may still have the memory."""
+
+
 class KernelError(WorkerError):
     """Compiled kernels cannot be used: there is no compiler, or this machine cannot run them."""
 

@@ -13,7 +13,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import BinaryIO
 
-from gpu_worker.errors import PlanError, WorkerError
+from gpu_worker.errors import TRANSIENT, PlanError, WorkerError
 from gpu_worker.ranks.announcements import failure, record
 from gpu_worker.ranks.group import Group
 from gpu_worker.ranks.processes import Order, read
@@ -104,8 +104,9 @@ def main() -> None:
         follow(runner, orders, start["answers"], lambda: group.exchanges)
     except Exception as error:
         time.sleep(_FIRST)
-        hopeless = isinstance(error, WorkerError)
-        log.error("%s", error, exc_info=None if hopeless else error)
+        told = isinstance(error, WorkerError)
+        log.error("%s", error, exc_info=None if told else error)
+        hopeless = told and not isinstance(error, TRANSIENT)
         os._exit(2 if hopeless else 1)  # `sys.exit` would wait for the listening thread
 
 

@@ -1,16 +1,22 @@
 """What a rank does with the orders of rank 0."""
 
+import json
 import os
+import signal
+import sys
+import time
 from collections.abc import Callable, Sequence
+from io import BytesIO
 from queue import SimpleQueue
 from types import SimpleNamespace
 
 import pytest
 
 from gpu_worker import rank_main
+from gpu_worker.errors import CapacityError, NoDeviceError, OutOfMemoryError
 from gpu_worker.rank_main import follow
 from gpu_worker.ranks.announcements import failure, records
-from gpu_worker.ranks.processes import Order
+from gpu_worker.ranks.processes import Order, write
 from proto.worker_pb2 import StepPlan
 
 
@@ -72,3 +78,34 @@ def test_a_step_that_raises_is_told_and_what_follows_is_dropped(monkeypatch: pyt
     assert told == ["plan 1", "reset", "plan 1"]
     with open(reading, "rb") as answers:
         assert answers.read() == failure(0, 5) + failure(1, 5)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (OutOfMemoryError("the weights"), 1),
+        (NoDeviceError("no GPU"), 1),
+        (CapacityError("a setting"), 2),
+        (ZeroDivisionError("the code"), 1),
+    ],
+)
+def test_only_what_a_second_start_would_not_mend_is_hopeless(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, status: int
+) -> None:
+    def refuse(settings: object) -> None:
+        raise error
+
+    stdin = BytesIO()
+    settings = {"model": "/none", "tensor_parallel": 2}
+    write(stdin, Order.START, json.dumps({"rank": 1, "settings": settings}).encode())
+    stdin.seek(0)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=stdin))
+    monkeypatch.setattr(rank_main, "device_of", refuse)
+    for place, name in ((rank_main, "tie_to_parent"), (rank_main, "_listen"), (rank_main, "start_logs")):
+        monkeypatch.setattr(place, name, lambda *given: None)
+    monkeypatch.setattr(signal, "signal", lambda *given: None)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    with pytest.raises(SystemExit) as ended:
+        rank_main.main()
+    assert ended.value.code == status
