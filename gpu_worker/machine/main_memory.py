@@ -31,16 +31,20 @@ def _of_machine() -> int:
 def _of_groups() -> Iterator[int]:
     """Bytes that each control group has left, from the process's own group up.
 
-    Cached files that the kernel can drop do not count as used.
+    Cached files that the kernel can drop do not count as used. gVisor does not say what they are.
     """
     for group, is_second in groups("memory"):
-        limit, used, droppable = _SECOND if is_second else _FIRST
-        if (most := text_of(group / limit)) != "max":
-            stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        limits, used, droppable = _SECOND if is_second else _FIRST
+        found = [int(most) for limit in limits if (most := text_of(group / limit)) != "max"]
+        if found:
+            stat_file = group / "memory.stat"
+            lines = stat_file.read_text().splitlines() if stat_file.is_file() else ()
+            stat = dict(line.split() for line in lines)
             now = text_of(group / used)
-            yield int(most) - (0 if now == "max" else int(now)) + int(stat.get(droppable, 0))
+            yield min(found) - (0 if now == "max" else int(now)) + int(stat.get(droppable, 0))
 
 
-_FIRST = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
-_SECOND = "memory.max", "memory.current", "inactive_file"
-"""Files with a group's limit and use, and the name of what can be dropped in `memory.stat`, by version."""
+_FIRST = ("memory.limit_in_bytes",), "memory.usage_in_bytes", "total_inactive_file"
+_SECOND = ("memory.max", "memory.high"), "memory.current", "inactive_file"
+"""Files with a group's limits and use, and the name of what can be dropped in `memory.stat`, by version.
+Beyond `memory.high` the kernel ends no process, but slows all of the group's down."""

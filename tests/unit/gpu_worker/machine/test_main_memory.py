@@ -42,6 +42,22 @@ def test_the_narrowest_group_counts(places: Path) -> None:
     assert main_memory.available() == 6 * GIB
 
 
+def test_a_group_that_is_slowed_down_before_its_limit(places: Path) -> None:
+    """As systemd's `MemoryHigh`. Beyond it processes stand still."""
+    write(places, membership="0::/own")
+    high = {"memory__high": str(4 * GIB), "memory__current": str(GIB), "memory__stat": "inactive_file 0"}
+    write(places / "own", memory__max="max", **high)
+    assert main_memory.available() == 3 * GIB
+    write(places / "own", memory__max=str(3 * GIB), **high)
+    assert main_memory.available() == 2 * GIB
+
+
+def test_a_group_that_does_not_say_what_can_be_dropped(places: Path) -> None:
+    """As gVisor's."""
+    write(places, membership="0::/", memory__max=str(8 * GIB), memory__current=str(3 * GIB))
+    assert main_memory.available() == 5 * GIB
+
+
 def test_groups_of_version_1(places: Path) -> None:
     """Within a container its group is mounted as the root, whatever path it has outside."""
     write(places, membership="4:cpuset,memory:/outside/7f3a")
