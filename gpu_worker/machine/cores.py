@@ -2,9 +2,14 @@
 
 import math
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from gpu_worker.machine.control_groups import groups, text_of
+
+PLACES = Path("/sys/devices/system/cpu")
+"""A folder for each core (Linux), which says where it lies."""
 
 
 def usable() -> list[int]:
@@ -12,6 +17,27 @@ def usable() -> list[int]:
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))  # macOS
+
+
+def neighbouring(cores: Iterable[int]) -> list[int]:
+    """The cores by package, NUMA node and core, so that a core's threads are beside each other.
+
+    Ascending where the system does not tell.
+    """
+
+    def first_number(text: str) -> int | None:
+        return int(found[0]) if (found := re.search(r"\d+", text)) else None
+
+    def place(core: int) -> tuple[int, int, int, int]:
+        folder = PLACES / f"cpu{core}"
+        package, threads = (
+            first_number(text_of(folder / "topology" / name))
+            for name in ("physical_package_id", "thread_siblings_list")
+        )
+        node = max((first_number(each.name) or 0 for each in folder.glob("node[0-9]*")), default=0)
+        return package or 0, node, core if threads is None else threads, core
+
+    return sorted(cores, key=place)
 
 
 def granted() -> int:

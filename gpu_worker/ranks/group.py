@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gpu_worker.machine.cores import restrict_to, usable
+from gpu_worker.machine.cores import neighbouring, restrict_to, usable
 
 
 class Group:
@@ -71,11 +71,11 @@ def own_cores(rank: int, count: int, threads: int) -> Iterator[None]:
     """Restrict back ends that are made within the context to the rank's own cores.
 
     This is done if the threads of all ranks together take all cores of the process. Otherwise the system
-    distributes the threads.
+    distributes the threads. A rank's cores lie beside each other: of two ranks on two sockets each has one.
     """
     found = usable()
     if len(found) == count * threads:
-        restrict_to(found[rank * threads : (rank + 1) * threads])
+        restrict_to(neighbouring(found)[rank * threads : (rank + 1) * threads])
     try:
         yield
     finally:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpu_worker.machine import control_groups, cores
-from gpu_worker.machine.cores import granted, restrict_to, usable
+from gpu_worker.machine.cores import granted, neighbouring, restrict_to, usable
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system restricts no process to cores")
@@ -50,3 +50,30 @@ def test_a_container_has_as_many_threads_as_it_is_granted_processors(
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(f"{text}\n" if text else "")
     assert granted() == threads
+
+
+def machine(folder: Path, places: dict[int, tuple[int, int, str]]) -> None:
+    """The folders of cores. `places`: package, NUMA node and threads of one core, by the core's number."""
+    for core, (package, node, threads) in places.items():
+        topology = folder / f"cpu{core}" / "topology"
+        topology.mkdir(parents=True)
+        (folder / f"cpu{core}" / f"node{node}").mkdir()
+        (topology / "physical_package_id").write_text(f"{package}\n")
+        (topology / "thread_siblings_list").write_text(f"{threads}\n")
+
+
+def test_cores_beside_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two packages, whose cores alternate, of two nodes each. Second threads have numbers behind all cores."""
+    monkeypatch.setattr(cores, "PLACES", tmp_path)
+    first = {core: (core % 2, core % 4, f"{core},{core + 8}") for core in range(8)}
+    machine(tmp_path, first | {core + 8: place for core, place in first.items()})
+    nodes = [0, 8, 4, 12], [2, 10, 6, 14], [1, 9, 5, 13], [3, 11, 7, 15]
+    assert neighbouring(range(16)) == [core for node in nodes for core in node]
+    assert neighbouring([1, 2, 3, 8, 9]) == [8, 2, 1, 9, 3]
+
+
+def test_cores_of_which_the_system_does_not_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cores, "PLACES", tmp_path)
+    assert neighbouring([3, 0, 10, 2]) == [0, 2, 3, 10]
+    machine(tmp_path, {core: (-1, 0, f"{core}") for core in range(4)})
+    assert neighbouring([3, 0, 2]) == [0, 2, 3]
