@@ -13,14 +13,22 @@ class Failures:
     def __init__(self, others: int) -> None:
         """`others`: number of the other ranks."""
         self._others = others
+        self._resets = 0
         self._places: list[int] = []
         self._changed = Condition()
 
-    def report(self, place: int) -> None:
-        """One more of the other ranks has raised an error."""
+    def report(self, resets: int, place: int) -> None:
+        """One more of the other ranks has raised an error. `resets`: RESET orders that it had carried out."""
         with self._changed:
-            self._places.append(place)
-            self._changed.notify_all()
+            if resets == self._resets:  # otherwise it is of a call that is over
+                self._places.append(place)
+                self._changed.notify_all()
+
+    def reset(self) -> None:
+        """Forget the errors so far: all ranks forget all sequences."""
+        with self._changed:
+            self._resets += 1
+            self._places.clear()
 
     def alike(self, place: int, patience: float) -> bool:
         """Whether all other ranks have stopped at `place`, or do so within `patience` seconds."""

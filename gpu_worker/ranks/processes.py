@@ -117,6 +117,7 @@ class RankProcesses:
     def reset(self) -> None:
         """Let every process forget all sequences."""
         self._resets += 1
+        self._failures.reset()
         self._send(Order.RESET)
 
     def close(self) -> None:
@@ -177,7 +178,7 @@ class RankProcesses:
         with answers:
             for resets, number in records(answers):
                 if (place := place_of(number)) is not None:
-                    self._failures.report(place)
+                    self._failures.report(resets, place)
                 elif resets == self._resets:  # otherwise it is of a call that is over
                     self._announcements(number)
         status = process.wait()

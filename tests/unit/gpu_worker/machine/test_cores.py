@@ -63,7 +63,7 @@ def machine(folder: Path, places: dict[int, tuple[int, int, str]]) -> None:
 
 
 def test_cores_beside_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two packages, whose cores alternate, of two nodes each. Second threads have numbers behind all cores."""
+    """Two packages, whose cores alternate, of two nodes each. The second threads have the higher numbers."""
     monkeypatch.setattr(cores, "PLACES", tmp_path)
     first = {core: (core % 2, core % 4, f"{core},{core + 8}") for core in range(8)}
     machine(tmp_path, first | {core + 8: place for core, place in first.items()})
