@@ -11,8 +11,9 @@ import asyncio
 import threading
 import time
 from collections import deque
+from typing import NamedTuple
 
-from proto import arrays
+from gpu_worker.arrays import int32s
 from proto.worker_pb2 import StepPlan
 
 PATIENCE = 60.0
@@ -21,8 +22,18 @@ FIRST = 600.0
 """Seconds that the first step may take, because it may read the weights from a disk."""
 MARGIN = 10
 """A step may take this many times as long as the longest step so far; a larger step in proportion."""
+CONTEXT = 4096
+"""Tokens of context to attend to which takes as long as the rest of a token, in a small model."""
 TICKS = 12
 """Times that the watchdog looks at the clock in `PATIENCE` seconds."""
+
+
+class _Begun(NamedTuple):
+    """A step that has begun."""
+
+    tokens: int
+    size: float
+    """Tokens, each weighed by its context, at least 1. Steps of one size take about as long as each other."""
 
 
 class Watchdog:
@@ -33,32 +44,37 @@ class Watchdog:
         """Number of steps that have begun."""
         self._patience, self._first = patience, first
         self._lock = threading.Lock()
-        self._unanswered: deque[int] = deque()
-        """Tokens of each step that has begun and has no answer, oldest first."""
+        self._unanswered: deque[_Begun] = deque()
+        """Steps that have begun and have no answer, oldest first."""
         self._since = 0.0
         """Time from which the oldest of these steps is being computed."""
         self._longest = 0.0
         """Seconds of the longest step so far."""
-        self._largest = 0
-        """Tokens of the largest step so far; 0: there was none."""
+        self._largest = 0.0
+        """Size of the largest step so far; 0: there was none."""
         self._clock = AwakeClock(2 * patience / TICKS)
 
     def begun(self, plan: StepPlan) -> None:
         """Report that a step is being given to the device."""
-        counts = plan.rows.counts
-        tokens = sum(arrays.unpack(counts[: len(counts) // 4 * 4]))  # the runner refuses a malformed one
+        packed = plan.rows.starts, plan.rows.counts
+        starts, counts = (int32s(each[: len(each) // 4 * 4]) for each in packed)
+        tokens = int(counts.sum())
+        if len(starts) == len(counts):  # the runner refuses a malformed plan
+            size = float(counts @ (1 + (starts + counts) / CONTEXT))
+        else:
+            size = float(tokens)
         with self._lock:
             self.steps += 1
             if not self._unanswered:
                 self._since = self._clock.now()
-            self._unanswered.append(max(1, tokens))
+            self._unanswered.append(_Begun(tokens, max(1.0, size)))
 
     def answered(self) -> None:
         """Report that the oldest step has ended, with a result or an error."""
         with self._lock:
             now = self._clock.now()
             self._longest = max(self._longest, now - self._since)
-            self._largest = max(self._largest, self._unanswered.popleft())
+            self._largest = max(self._largest, self._unanswered.popleft().size)
             self._since = now
 
     @property
@@ -73,17 +89,17 @@ class Watchdog:
             with self._lock:
                 self._clock.tick()
                 waited = self._clock.now() - self._since
-                if self._unanswered and waited > self._limit(tokens := self._unanswered[0]):
+                if self._unanswered and waited > self._limit((step := self._unanswered[0]).size):
                     return (
-                        f"a step of {tokens} tokens has not ended after {waited:.0f} s, the longest before "
-                        f"took {self._longest:.3g} s: the device hangs, and this process ends"
+                        f"a step of {step.tokens} tokens has not ended after {waited:.0f} s, the longest "
+                        f"before took {self._longest:.3g} s: the device hangs, and this process ends"
                     )
 
-    def _limit(self, tokens: int) -> float:
-        """Seconds that a step of `tokens` tokens may take."""
+    def _limit(self, size: float) -> float:
+        """Seconds that a step of this size may take."""
         if not self._largest:
             return self._first
-        return max(self._patience, MARGIN * self._longest * max(1.0, tokens / self._largest))
+        return max(self._patience, MARGIN * self._longest * max(1.0, size / self._largest))
 
 
 class AwakeClock:

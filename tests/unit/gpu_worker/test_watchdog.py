@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from gpu_worker import watchdog as module
-from gpu_worker.watchdog import TICKS, AwakeClock, Watchdog
+from gpu_worker.watchdog import CONTEXT, TICKS, AwakeClock, Watchdog
 from tests.support.virtual import VirtualClock, VirtualLoop, virtual
 from tests.unit.gpu_worker.conftest import plan
 
@@ -20,8 +20,8 @@ def time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "time", VirtualClock)
 
 
-def step(tokens: int):
-    return plan(1, [(0, 0, tokens, 1)])
+def step(tokens: int, start: int = 0):
+    return plan(1, [(0, start, tokens, 1)])
 
 
 def stall(seconds: float) -> None:
@@ -103,6 +103,15 @@ async def test_a_larger_step_may_take_longer_in_proportion() -> None:
     watchdog = Watchdog(PATIENCE, first=3 * PATIENCE)
     assert not await hung_in_step(watchdog, 10, seconds=PATIENCE / 20)
     assert not await hung_in_step(watchdog, 100, seconds=3 * PATIENCE)
+
+
+@virtual
+async def test_tokens_behind_a_long_context_may_take_longer() -> None:
+    watchdog = Watchdog(PATIENCE, first=3 * PATIENCE)
+    assert not await hung_in_step(watchdog, 10, seconds=PATIENCE / 5)
+    watchdog.begun(step(10, start=7 * CONTEXT))
+    assert not await hung_within(watchdog, 12 * PATIENCE)
+    assert await hung_within(watchdog, 6 * PATIENCE)
 
 
 @virtual
