@@ -16,6 +16,8 @@ from gpu_worker.models.wrapped import language_tensors
 from ops.model_directory.files import not_there
 
 WEIGHTS = "adapter_model.safetensors"
+MOST_LETTERS = 256
+"""Of a tensor's name, against which patterns are matched that anybody may have written."""
 _PICKLE = "adapter_model.bin"
 _PREFIX = "base_model.model."
 _FACTOR = re.compile(r"(?P<module>.+)\.lora_(?P<factor>[AB])(\.default)?\.weight")
@@ -85,6 +87,10 @@ def _place(path: Path, key: str) -> tuple[str, str]:
         reasons = (why for part, why in _REFUSED.items() if part in key)
         what = next(reasons, "it is no factor of a LoRA adapter")
         raise ModelError(f"{path}: tensor {key[:200]}: {what}")
+    if len(key) > MOST_LETTERS:
+        raise ModelError(
+            f"{path}: tensor {key[:200]}: a name of {len(key)} letters, of {MOST_LETTERS} at most"
+        )
     return found["module"].removeprefix(_PREFIX), found["factor"]
 
 

@@ -14,6 +14,8 @@ CONFIG = "adapter_config.json"
 MOST_BYTES = 2**20
 """Size of an adapter_config.json. A long one has some kilobytes."""
 MOST_RANK = 4096
+MOST_REPETITIONS = 2
+"""Repetitions of a pattern. Time to match it is the length of a name to the power of this and of one more."""
 
 _REFUSED = {
     "use_dora": "DoRA is not supported",
@@ -99,7 +101,7 @@ def _patterns(values: Values, key: str) -> list[tuple[str, Any]]:
     found = list(values.object(key).values.items())
     for pattern, _ in found:
         nested = re.search(r"\)[*+?{]", pattern) is not None
-        if nested or not _PLAIN.fullmatch(pattern) or len(_QUANTIFIER.findall(pattern)) > 4:
+        if nested or not _PLAIN.fullmatch(pattern) or len(_QUANTIFIER.findall(pattern)) > MOST_REPETITIONS:
             raise values.wrong(key, f"{pattern[:80]!r} is no name, or too much of a regular expression")
         try:
             re.compile(pattern)

@@ -75,6 +75,7 @@ def test_a_base_of_several_parts(prefix: str) -> None:
             {key.replace(MODULE, BARE): each + 1 for key, each in GOOD.items()},
             f"tensor {DOWN}: {DOWN.replace(MODULE, BARE)} is for the same product",
         ),
+        ({DOWN.replace("q_proj", "a" * 250): torch.ones(4, 8)}, "a name of 306 letters, of 256 at most"),
         ({DOWN: None, UP: None}, "there are no factors in it"),
     ],
 )
