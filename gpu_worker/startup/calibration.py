@@ -23,6 +23,7 @@ from gpu_worker.models.causal_lm import CausalLM
 from gpu_worker.models.config import ModelConfig
 from gpu_worker.models.kv_scales import stored_scales
 from gpu_worker.models.ranks import ALONE, Ranks
+from gpu_worker.startup.sizing import enough_memory
 from gpu_worker.startup.warmup import prompt_step
 from gpu_worker.step.limits import BatchLimits
 from gpu_worker.step.runner import Runner
@@ -52,7 +53,7 @@ def head_scales(
     has none, or the model has no pages.
 
     `longest`: tokens of the longest sequence that is served. All ranks must call this at the same time.
-    Raises `ModelError` if the checkpoint's scales do not fit the model.
+    Raises `ModelError` if the checkpoint's scales do not fit the model, and `OutOfMemoryError`.
     """
     if kv.largest is None or not model.config.pages:
         return []
@@ -69,7 +70,9 @@ def head_scales(
         found = list(stored[torch.tensor(paged)].to(device))
     if len(found) == len(config.pages):
         return found
-    largest = _largest(model, kernels, min(TOKENS, longest), device)
+    tokens = min(TOKENS, longest)
+    with enough_memory(device, f" for a prompt of {tokens} tokens, which scales are measured with"):
+        largest = _largest(model, kernels, tokens, device)
     scales = [power_of_two(HEADROOM / kv.largest * each) for each in largest]
     measured = min(each.min().item() for each in scales), max(each.max().item() for each in scales)
     log.info("scales of %s pages: measured, from %g to %g", kv.name, *measured)

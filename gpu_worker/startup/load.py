@@ -30,7 +30,7 @@ from gpu_worker.startup.backend import (
 from gpu_worker.startup.calibration import head_scales
 from gpu_worker.startup.fingerprint import adapter_fingerprint, fingerprint_of
 from gpu_worker.startup.record_steps import record_steps
-from gpu_worker.startup.sizing import Parts, add_host_memory, enough_memory, limits_of
+from gpu_worker.startup.sizing import Parts, add_host_memory, enough_memory, limits_of, steps_within
 from gpu_worker.startup.warmup import full_step, rehearse
 from gpu_worker.step.draft_model import load_draft
 from gpu_worker.step.limits import BatchLimits
@@ -165,7 +165,7 @@ def _try_steps(runner: Runner, plain: Kernels, device: torch.device, ranks: Rank
     if device.type != "cuda":
         record_steps(runner, plain)
         return
-    with enough_memory(runner.limits, device):
+    with enough_memory(device, steps_within(runner.limits)):
         if not runner.limits.bidirectional:  # an encoder has no kernels that would have to be compiled
             rehearse(runner)
         record_steps(runner, plain, ranks)

@@ -181,8 +181,8 @@ def _left_on_gpu(parts: Parts, limits: BatchLimits, share: float) -> int:
     whether the other workers of the GPU have loaded theirs.
     """
     device = parts.device
-    runner = parts.runner(limits)
-    with enough_memory(limits, device):
+    with enough_memory(device, steps_within(limits)):
+        runner = parts.runner(limits)
         activations = _taken(device, partial(runner.execute, full_step(limits)))
         if parts.model.tower is not None:  # it computes beside steps
             activations += _taken(device, parts.model.tower.rehearse)
@@ -202,18 +202,25 @@ def _taken(device: torch.device, work: Callable[[], object]) -> int:
 
 
 @contextmanager
-def enough_memory(limits: BatchLimits, device: torch.device) -> Iterator[None]:
-    """Run steps before the first request. Raises `OutOfMemoryError` if the GPU's memory is too small."""
+def enough_memory(device: torch.device, work: str) -> Iterator[None]:
+    """Run steps before the first request. Raises `OutOfMemoryError` if the GPU's memory is too small.
+
+    `work`: what the memory is for, in words for a person.
+    """
     try:
         yield
     except RuntimeError as error:  # of PyTorch's allocator; of a library, or a launch, that needs memory
         if not any(lack in str(error) for lack in ("out of memory", "ALLOC_FAILED")):
             raise
-        raise OutOfMemoryError(
-            f"no memory on {device} beside weights and KV memory for a step of {limits.max_step_tokens} "
-            f"tokens in {limits.max_slots} slots: lower QUIRE_STEP_TOKENS, QUIRE_MAX_SLOTS or "
-            "QUIRE_MAX_MODEL_LEN, or QUIRE_KV_MEMORY if it is set"
-        ) from error
+        raise OutOfMemoryError(f"no memory on {device} beside weights{work}") from error
+
+
+def steps_within(limits: BatchLimits) -> str:
+    """The work of the largest step, for `enough_memory`."""
+    return (
+        f" and KV memory for a step of {limits.max_step_tokens} tokens in {limits.max_slots} slots: lower "
+        "QUIRE_STEP_TOKENS, QUIRE_MAX_SLOTS or QUIRE_MAX_MODEL_LEN, or QUIRE_KV_MEMORY if it is set"
+    )
 
 
 def add_host_memory(settings: WorkerSettings, runner: Runner, ranks: Ranks) -> None:
@@ -236,7 +243,8 @@ def add_host_memory(settings: WorkerSettings, runner: Runner, ranks: Ranks) -> N
         )
     if blocks := ranks.least(blocks):
         runner.host = HostPages(runner.caches, blocks)
-        runner.host_offer = offer = host_offer(runner)
+        with enough_memory(runner.device, steps_within(runner.limits)):
+            runner.host_offer = offer = host_offer(runner)
         log.info(
             "host memory: %d blocks, %.0f MiB; %.0f us to move one, %.0f us to compute a token",
             blocks,

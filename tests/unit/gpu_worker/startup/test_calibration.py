@@ -6,12 +6,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from gpu_worker.errors import ModelError
+from gpu_worker.errors import ModelError, OutOfMemoryError
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
 from gpu_worker.models.kv_scales import stored_scales
 from gpu_worker.models.load import load_model
 from gpu_worker.models.ranks import Alone
 from gpu_worker.settings import WorkerSettings
+from gpu_worker.startup import calibration
 from gpu_worker.startup.calibration import head_scales, power_of_two
 from gpu_worker.startup.load import load
 from tests.unit.gpu_worker.behaviour.test_families import random_model
@@ -39,6 +40,16 @@ def test_both_types_find_the_same(tiny) -> None:
     assert found.shape == (2, 2, 2)
     assert found.log2().frac().eq(0).all()
     assert found.equal(measured(tiny.directory, ReferenceKernels(), torch.bfloat16))
+
+
+def test_a_gpu_that_has_no_memory_for_the_prompt(tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*given: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(calibration, "Runner", refuse)
+    told = "no memory on cpu beside weights for a prompt of 128 tokens, which scales are measured with"
+    with pytest.raises(OutOfMemoryError, match=told):
+        measured(tiny.directory, ReferenceKernels())
 
 
 def test_layers_may_differ_in_their_heads(tmp_path) -> None:

@@ -17,7 +17,7 @@ from gpu_worker.models.weights import Weights
 from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup import sizing
 from gpu_worker.startup.load import load
-from gpu_worker.startup.sizing import enough_memory
+from gpu_worker.startup.sizing import enough_memory, steps_within
 from gpu_worker.startup.warmup import full_step
 from gpu_worker.step.limits import BatchLimits
 from gpu_worker.step.runner import Runner
@@ -169,9 +169,15 @@ def test_steps_that_do_not_fit_beside_the_pages() -> None:
         RuntimeError("Triton Error [CUDA]: out of memory"),
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
     ):
-        with pytest.raises(OutOfMemoryError, match=told), enough_memory(limits, torch.device("cuda")):
+        with (
+            pytest.raises(OutOfMemoryError, match=told),
+            enough_memory(torch.device("cuda"), steps_within(limits)),
+        ):
             raise error
-    with pytest.raises(RuntimeError, match="illegal"), enough_memory(limits, torch.device("cuda")):
+    with (
+        pytest.raises(RuntimeError, match="illegal"),
+        enough_memory(torch.device("cuda"), steps_within(limits)),
+    ):
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
 

@@ -6,7 +6,10 @@ from typing import Any
 import pytest
 import torch
 
+from gpu_worker.errors import OutOfMemoryError
 from gpu_worker.memory.cache import GPU_SHARE
+from gpu_worker.models.ranks import ALONE
+from gpu_worker.settings import WorkerSettings
 from gpu_worker.startup import sizing
 from tests.unit.gpu_worker.conftest import make_limits
 
@@ -44,3 +47,16 @@ def test_pages_leave_room_for_a_step_and_an_image_at_once(
     )
     left = sizing._left_on_gpu(parts, make_limits(), 1.0)
     assert left == int((8_000 - taken) * GPU_SHARE)
+
+
+def test_a_gpu_that_has_no_memory_for_what_is_timed(
+    make: SimpleNamespace, tiny: Any, monkeypatch: Any
+) -> None:
+    def refuse(runner: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(sizing, "host_offer", refuse)
+    runner = make.runner(tiny.directory)
+    settings = WorkerSettings(model=tiny.directory, host_memory=2**20)
+    with pytest.raises(OutOfMemoryError, match="no memory on cpu beside weights and KV memory for a step of"):
+        sizing.add_host_memory(settings, runner, ALONE)
