@@ -27,6 +27,7 @@ MOST = 1e30
 """Of a penalty: a token that must be chosen remains above those that must not be."""
 _LOG_MAX = 88.7228391
 """Logarithm of the greatest float32. Exponents stay below the one that reaches it."""
+_INT32_MAX = 2**31 - 1
 
 
 def _none() -> Int32s:
@@ -82,7 +83,7 @@ class Dry:
         return cls(
             multiplier=asked.dry_multiplier,
             base=asked.dry_base,
-            allowed_length=asked.dry_allowed_length,
+            allowed_length=min(asked.dry_allowed_length, _INT32_MAX),
             last_n=asked.dry_penalty_last_n,
             single=single,
             breakers=breakers,
@@ -94,8 +95,8 @@ class Dry:
     def _longest(self) -> int:
         """Repeated tokens beyond which a penalty no longer grows."""
         if self.base <= 1.000001:
-            return 2**31 - 1
-        return self.allowed_length + int(_LOG_MAX / math.log(self.base))
+            return _INT32_MAX
+        return min(_INT32_MAX, self.allowed_length + int(_LOG_MAX / math.log(self.base)))
 
     def after(self, text: Repetitions, tokens: Sequence[int]) -> Repetitions:
         """`text` with further tokens: all tokens of a text at once, or those of a step."""
@@ -118,11 +119,12 @@ class Dry:
     def penalties(self, text: Repetitions) -> tuple[Int32s, NDArray[np.float32]]:
         """What is subtracted after `text`: token ids, each once, and the penalty of each."""
         count = len(text.tokens)
-        limit = text.behind_breaker if text.since_breaker <= count else count
-        repeated = np.minimum(text.repeated, np.minimum(np.arange(count), min(limit, self._longest)))[1:]
+        limit = min(text.behind_breaker if text.since_breaker <= count else count, self._longest)
+        within = np.minimum(np.arange(count, dtype=np.int32), limit)
+        repeated = np.minimum(text.repeated, within)[1:]
         long = np.flatnonzero(repeated >= self.allowed_length)
         followers = text.tokens[1:][long]
-        beyond = np.full(followers.max(initial=-1) + 1, -1)
+        beyond = np.full(followers.max(initial=-1) + 1, -1, np.int32)
         np.maximum.at(beyond, followers, repeated[long] - self.allowed_length)
         beyond[self.single[self.single < len(beyond)]] = -1
         found = np.flatnonzero(beyond >= 0)

@@ -123,6 +123,10 @@ def test_a_breaker_ends_what_can_be_a_repetition() -> None:
     assert check(asked(single=(4,)), text) == {}
 
 
+def test_an_allowed_length_beyond_every_text() -> None:
+    assert check(asked(allowed=2**32 - 1), [5] * 30) == {}
+
+
 def test_a_long_repetition_stays_finite() -> None:
     found = check(asked(multiplier=100, base=10), [5] * 300)
     assert found == {5: np.float32(MOST)}
