@@ -82,7 +82,7 @@ EXPORTED void quire_heads(const quire::Matrix* matrix, int64_t heads, const void
         return output;
     };
 #if QUIRE_MATRIX_UNITS
-    if (!wide && matrix->words() % STEP_WORDS == 0) {
+    if (!wide && matrix->in % (2 * STEP_WORDS) == 0) {  // each head's numbers begin with a step
         UnitRows source = in_steps(x, rows, heads * matrix->row_bytes());
         Matrix one = *matrix;
         for (int64_t head = 0; head < heads; ++head) {
