@@ -450,7 +450,7 @@ void multiply_all(const Matrix& matrix, const Code& code, const void* x, int64_t
         for (int64_t tile = first; tile < last; ++tile) {
             const int64_t count = row_of(tile + 1) - row_of(tile);
             Tile<f32x16> found;
-            std::copy(&sums[tile - first][0][0], &sums[tile - first][count][0], &found.sums[0][0]);
+            std::copy_n(&sums[tile - first][0][0], 2 * count, &found.sums[0][0]);
             finish_sums(panel, row_of(tile), int(count), found);
         }
     });
