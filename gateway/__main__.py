@@ -8,6 +8,7 @@ import resource
 import socket
 import time
 from collections.abc import Generator
+from functools import partial
 from pathlib import Path
 
 import uvicorn
@@ -38,7 +39,7 @@ from ops.runtime.errors import StartError
 from ops.runtime.image_store import ImageStore
 from ops.runtime.key_store import KeyStore
 from ops.runtime.metrics import METRICS
-from ops.runtime.metrics_store import MetricsStore
+from ops.runtime.metrics_store import MetricsStore, read_all
 from ops.runtime.process import run
 from proto.rpc import BusAway, Lease, Node, Owner
 from proto.rpc.line import Line
@@ -160,7 +161,7 @@ def _stores(node: Node, redis: Line, stored: Line, images: Line, settings: Gatew
     prefix, jobs_per_tenant = settings.stream_prefix, settings.jobs_per_tenant
     return Stores(
         meter=Meter(redis, prefix, node.id),
-        metrics=MetricsStore(redis, prefix),
+        metrics=partial(read_all, node, MetricsStore(redis, prefix)),
         responses=_responses(stored, settings),
         background=JobQueue(redis, prefix, "response", jobs_per_tenant),
         batches=BatchStore(stored, prefix, _files(stored, settings)),

@@ -86,7 +86,7 @@ from gateway.upstream.measures import ignored_fields
 from gateway.upstream.response_store import ResponseStore
 from ops.runtime.image_store import ImageStore
 from ops.runtime.limits import Limits
-from ops.runtime.metrics_store import MetricsStore
+from ops.runtime.metrics_page import Read
 
 CLIENT_CLOSED_REQUEST = 499
 """nginx's status for a client that has left. It is never sent."""
@@ -121,8 +121,8 @@ class Stores:
 
     meter: Meter
     """Counts requests and tokens of every caller."""
-    metrics: MetricsStore
-    """Metrics of all processes."""
+    metrics: Read
+    """Reads the metrics of all processes."""
     responses: ResponseStore | None
     """Answers of `/v1/responses`; None: they are not kept."""
     background: JobQueue
@@ -197,7 +197,7 @@ def create_app(
         page.router(),
         docs_page.router(app.openapi),
         health.router(catalog, drain, generator, app.version),
-        metrics_page.router(backend, stores.metrics),
+        metrics_page.router(stores.metrics),
         models.router(catalog),
         completions.router(generator),
         chat.router(generator),

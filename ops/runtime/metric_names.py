@@ -176,6 +176,10 @@ REDIS_MEMORY = Metric(
     "quire:redis_memory_ratio", "Part of Redis's maxmemory that is used; 0 if it has none.", "gauge"
 )
 
+REDIS_UP = Metric(
+    "quire:redis_up", "1 if Redis took the gateway's last write, 0 if it is away, full or read-only.", "gauge"
+)
+
 # --- of every process ---
 
 START_TIME = Metric(

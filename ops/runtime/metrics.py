@@ -116,6 +116,8 @@ class Metrics:
     def __init__(self) -> None:
         self._values: dict[tuple[Metric, Labels], Value] = {}
         self._readers: list[Callable[[], None]] = []
+        self.published = b"[]"
+        """The snapshot that was last left for other processes."""
 
     def counter(self, metric: Metric, *labels: str) -> Counter:
         return self._value(Counter, metric, labels)

@@ -16,10 +16,9 @@ from ops.runtime.exposition import expose, takes_newer
 from ops.runtime.metrics import METRICS, Metrics
 from ops.runtime.metrics_store import WRITE_SECONDS
 from ops.runtime.models_page import expose_models
-from proto.rpc import BusAway
 
 Read = Callable[[], Awaitable[Mapping[str, bytes]]]
-"""Reads the snapshots of processes by their ids. Raises `BusAway`."""
+"""Reads the snapshots of processes by their ids."""
 Page = tuple[bytes, str]
 """What is shown, and its type of content."""
 
@@ -87,10 +86,7 @@ class MetricsPage:
             return _packed(HTTPStatus.METHOD_NOT_ALLOWED)
         fields = (line.partition(":") for line in lines)
         accept = ",".join(value for name, _, value in fields if name.lower() == "accept")
-        try:
-            body, kind = await page(accept)
-        except BusAway:
-            return _packed(HTTPStatus.SERVICE_UNAVAILABLE)
+        body, kind = await page(accept)
         return _packed(HTTPStatus.OK, body, kind)
 
     async def _own(self, accept: str) -> Page:
@@ -117,7 +113,7 @@ class OfAll:
         self._making = asyncio.Lock()
 
     async def page(self, accept: str) -> Page:
-        """Raises as `read` does."""
+        """The page as it was made last, or anew."""
         newer = takes_newer(accept)
         async with self._making:
             if time.monotonic() - self._since >= self._seconds:

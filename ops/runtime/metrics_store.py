@@ -17,6 +17,8 @@ from proto.rpc.line import Line
 WRITE_SECONDS = 5.0
 """Time between two snapshots of a process."""
 KEPT_SECONDS = 20
+LOOK_SECONDS = 2.0
+"""Time that reading those of all processes may take."""
 
 
 class MetricsStore:
@@ -56,13 +58,32 @@ async def publish(node: Node, store: MetricsStore) -> None:
             with contextlib.suppress(BusAway):  # the next one will do
                 await _look_at_doors(node)
             if node.service == "gateway":
-                with contextlib.suppress(BusAway):  # it may also refuse to say
+                try:
                     METRICS.gauge(names.REDIS_MEMORY).set(await store.fullness())
-            with contextlib.suppress(BusAway):
-                await store.write(node.id, METRICS.snapshot())
+                except BusAway:  # it may also refuse to say
+                    METRICS.forget(names.REDIS_MEMORY)
+            METRICS.published = METRICS.snapshot()
+            try:
+                await store.write(node.id, METRICS.published)
+                taken = True
+            except BusAway:
+                taken = False
+            if node.service == "gateway":
+                METRICS.gauge(names.REDIS_UP).set(taken)
             await asyncio.sleep(WRITE_SECONDS)
     finally:
         store.close()
+
+
+async def read_all(node: Node, store: MetricsStore) -> dict[str, bytes]:
+    """The snapshots of all live processes; of this one alone while Redis is full or away."""
+    found: dict[str, bytes] = {}
+    with contextlib.suppress(BusAway, TimeoutError):
+        async with asyncio.timeout(LOOK_SECONDS):
+            found = await store.read([lease.process_id for lease in await node.leases()])
+    # The one that others find in Redis, if it could be written: a newer one, shown now and then, would make
+    # counters go back.
+    return {**found, node.id: METRICS.published}
 
 
 def _read_process(node: Node) -> None:

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import uvloop
@@ -15,7 +16,7 @@ import uvloop
 from ops.runtime import huge_pages
 from ops.runtime.errors import StartError
 from ops.runtime.logs import start_logs
-from ops.runtime.metrics_store import MetricsStore, publish
+from ops.runtime.metrics_store import MetricsStore, publish, read_all
 from ops.runtime.settings import ProcessSettings
 from ops.runtime.telemetry import start_traces
 from ops.runtime.trace_sampling import Sampling
@@ -99,10 +100,8 @@ async def _show_metrics(node: Node, store: MetricsStore, address: str) -> "Metri
         return None
     from ops.runtime.metrics_page import MetricsPage  # needed seldom
 
-    async def read_all() -> dict[str, bytes]:
-        return await store.read([lease.process_id for lease in await node.leases()])
-
-    page = MetricsPage(node.id, read_all=read_all if node.service == "gateway" else None)
+    everyone = partial(read_all, node, store) if node.service == "gateway" else None
+    page = MetricsPage(node.id, read_all=everyone)
     await node.update(metrics=await page.listen(address))
     return page
 

@@ -31,7 +31,6 @@ from ops.runtime.api_keys import Key, digest_of
 from ops.runtime.image_store import ImageStore
 from ops.runtime.limits import Limits
 from ops.runtime.metrics import METRICS
-from ops.runtime.metrics_store import MetricsStore
 from proto.inside_pb2 import Look, WatchRequest
 from proto.inside_pb2_grpc import InsideServicer, InsideStub, add_InsideServicer_to_server
 from proto.rpc import Lease
@@ -271,11 +270,9 @@ class Uncounted(Meter):
         pass
 
 
-class OwnMetrics(MetricsStore):
-    """Has the metrics of this process alone."""
-
-    async def read(self, _: object) -> dict[str, bytes]:
-        return {"gateway": METRICS.snapshot()}
+async def own_metrics() -> dict[str, bytes]:
+    """The metrics of this process alone."""
+    return {"gateway": METRICS.snapshot()}
 
 
 def stores_of(**kept: Any) -> Stores:
@@ -284,7 +281,7 @@ def stores_of(**kept: Any) -> Stores:
     files = FileStore(nowhere, prefix, seconds=600, tenant_bytes=2**20, all_bytes=2**20)
     usual = {
         "meter": Uncounted(nowhere, prefix, "gateway-1"),
-        "metrics": OwnMetrics(nowhere, prefix),
+        "metrics": own_metrics,
         "responses": None,
         "background": JobQueue(nowhere, prefix, "response", 1),
         "batches": BatchStore(nowhere, prefix, files),

@@ -2,14 +2,24 @@
 
 import asyncio
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from ops.launcher.redis_server import RedisServer
 from ops.runtime import metrics_store as module
-from ops.runtime.metric_names import BY_NAME, DEAD_LETTERS, DOOR_CALLS, DOOR_WAIT, LEASES_LOST, START_TIME
+from ops.runtime.metric_names import (
+    BY_NAME,
+    DEAD_LETTERS,
+    DOOR_CALLS,
+    DOOR_WAIT,
+    LEASES_LOST,
+    REDIS_MEMORY,
+    START_TIME,
+)
 from ops.runtime.metrics import Metrics, parse
-from ops.runtime.metrics_store import KEPT_SECONDS, MetricsStore, publish
+from ops.runtime.metrics_store import KEPT_SECONDS, MetricsStore, publish, read_all
 from proto.rpc import Node, RedisBus
 from proto.rpc.bus import DoorState
 from proto.rpc.line import Line
@@ -38,6 +48,49 @@ async def test_a_process_publishes(redis_url: str, line: Line, prefix: str, monk
         assert values["quire:process_cpu_seconds"][()][0] > 0
         assert values["quire:redis_memory_ratio"] == {(): [0]}
         assert abs(values[START_TIME.name]["gateway",][0] - time.time()) < 600
+
+
+async def test_a_gateway_shows_its_own_values_though_redis_is_full(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """How full it is, and that it takes no writes, is among them."""
+    monkeypatch.setattr(module, "WRITE_SECONDS", 0.02)
+    monkeypatch.setattr(module, "METRICS", Metrics())
+    with RedisServer(directory=tmp_path) as server:
+        line, store = Line(server.url), MetricsStore(Line(server.url), "quire:")
+
+        async def shows(**values: float) -> dict[str, bytes]:
+            """All snapshots, once the gateway's has these values."""
+            wanted = {f"quire:redis_{name}": [value] for name, value in values.items()}
+            async with asyncio.timeout(60):
+                while True:
+                    found = await read_all(gateway, store)
+                    own = parse(found[gateway.id], BY_NAME)
+                    if {name: own.get(name, {}).get(()) for name in wanted} == wanted:
+                        return found
+                    await asyncio.sleep(0.02)
+
+        async with (
+            Node(RedisBus(server.url), service="gateway", lease_seconds=1) as gateway,
+            Node(RedisBus(server.url), service="worker", lease_seconds=60) as worker,
+        ):
+            gateway.own(publish(gateway, MetricsStore(Line(server.url), "quire:")), "what publishes")
+            await store.write(worker.id, Metrics().snapshot())
+            assert set(await shows(up=1, memory_ratio=0)) == {gateway.id, worker.id}
+            (policy, most) = await line.execute(
+                ("CONFIG", "SET", "maxmemory-policy", "noeviction"), ("CONFIG", "SET", "maxmemory", 1)
+            )
+            assert policy == most == b"OK"
+            async with asyncio.timeout(60):
+                while not gateway._keeper.is_away:
+                    await asyncio.sleep(0.02)
+            found = parse((await shows(up=0))[gateway.id], BY_NAME)
+            assert found[REDIS_MEMORY.name][()][0] > 1
+            await line.execute(("CONFIG", "SET", "maxmemory", 0))
+            assert gateway.id in await shows(up=1, memory_ratio=0)
+            await asyncio.to_thread(server.kill)
+            found = parse((await shows(up=0))[gateway.id], BY_NAME)
+            assert REDIS_MEMORY.name not in found, "it is not known"
+        for one in (line, store):
+            one.close()
 
 
 @pytest.mark.parametrize(("most", "part"), [("0", 0.0), ("1gb", pytest.approx(0.005, abs=0.005))])
