@@ -20,7 +20,8 @@ TENANT = "quire.tenant"
 LONGEST_WAIT = "quire.longest_wait_seconds"
 """Attribute of a span: the longest time that passed without a token, the time to the first one included."""
 MAX_HELD = 300
-"""Spans that a process holds of one request while it is not known whether they are sent."""
+"""Spans that a process holds of one request while it is not known whether they are sent. As many more that
+failed, and the one above all others, find room beyond that."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,10 @@ class Ended(Protocol):
 
     status: Status | None
     attributes: dict[str, AttributeValue]
+
+    @property
+    def parent(self) -> object:
+        """The span above it in this process; a `str` if there is none."""
 
     @property
     def nanoseconds(self) -> int:
@@ -103,12 +108,12 @@ class Request(Generic[Span]):
             self._send(span)
             return
         with self._lock:
-            if span.status is not None and span.status.status_code is StatusCode.ERROR:
-                self._failed = True
+            failed = span.status is not None and span.status.status_code is StatusCode.ERROR
+            self._failed |= failed
             wait = span.attributes.get(LONGEST_WAIT)
             if isinstance(wait, float) and (self._longest is None or wait > self._longest):
                 self._longest = wait
-            if len(self._ended) < MAX_HELD:
+            if len(self._ended) < MAX_HELD * (1 + failed) or isinstance(span.parent, str):
                 self._ended.append(span)
             self._under_way -= 1
             if self._under_way:

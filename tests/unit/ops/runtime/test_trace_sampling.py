@@ -167,6 +167,19 @@ def test_a_request_holds_so_many_spans(process: Make) -> None:
     assert request.request.held == MAX_HELD
 
 
+def test_of_many_spans_the_request_s_own_and_those_that_failed_are_sent(process: Make) -> None:
+    served = process(rate=0.0, slow_seconds=SLOW)
+    request = served.tracer.start_span("request", Context())
+    late = served.tracer.start_span("late", trace.set_span_in_context(request))
+    for number in range(2 * MAX_HELD):
+        with within("part", request) as part:
+            if number >= 2 * MAX_HELD - 2:
+                failed(part, ValueError(), None)
+    request.end()
+    late.end()
+    assert served.sent() == ["part"] * (MAX_HELD + 2) + ["request"]
+
+
 def test_threads_may_end_spans_of_a_request_at_the_same_time(process: Make) -> None:
     """As a worker does: whichever is last, all are sent, and once."""
     served = process(rate=0.0, slow_seconds=SLOW)
