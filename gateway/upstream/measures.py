@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 
+from gateway.errors import GatewayError
 from ops.runtime import metric_names as names
 from ops.runtime.metrics import METRICS, Counter, Metrics
 from proto.sampling_pb2 import LENGTH, STOP, FinishReason
@@ -151,9 +152,11 @@ class AnswerTimes:
     def __enter__(self) -> None:
         """From here to the exit the answer comes. What is missing at the exit failed, or nobody wants it."""
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        failed = kind is not None and issubclass(kind, Exception)
-        self._measures.ended[ERROR if failed else ABORT].add(self._unfinished)
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        # What the request itself is to blame for, or what finds no room, is no end of a sequence.
+        if not (isinstance(error, GatewayError) and error.status < 500):
+            failed = kind is not None and issubclass(kind, Exception)
+            self._measures.ended[ERROR if failed else ABORT].add(self._unfinished)
         self._unfinished = 0
 
     def _ended(self, index: int) -> None:

@@ -51,7 +51,7 @@ PROMPT_TOKENS = _counter("vllm:prompt_tokens", "Tokens of prompts that were comp
 GENERATION_TOKENS = _counter("vllm:generation_tokens", "Tokens of answers.")
 REQUEST_SUCCESS = _counter(
     "vllm:request_success",
-    "Sequences that ended: 'stop', 'length', 'abort' (the client left) or 'error'.",
+    "Sequences that ended: 'stop', 'length', 'abort' (the client left) or 'error' (of the deployment).",
     "finished_reason",
 )
 REQUEST_PROMPT_TOKENS = _histogram("vllm:request_prompt_tokens", "Tokens of a prompt.", _TOKENS)

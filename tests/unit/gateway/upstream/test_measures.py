@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from gateway.errors import BadRequest, GatewayError, Overloaded, ServerFault, Unavailable
 from gateway.upstream.measures import MOST_VALUES, AnswerTimes, Measures, ignored_fields
 from ops.runtime.metric_names import BY_NAME
 from ops.runtime.metrics import Metrics, parse
@@ -101,6 +102,14 @@ def test_what_is_missing_failed_or_is_not_wanted() -> None:
     assert found["request_success:error"] == 3
     assert found["request_success:abort"] == 1
     assert "e2e_request_latency_seconds" not in found
+
+
+def test_what_its_client_has_to_mend_is_no_error_of_the_deployment() -> None:
+    rig = Rig()
+    for error in (BadRequest("too long"), Overloaded("later"), ServerFault("1"), Unavailable("no worker")):
+        with pytest.raises(GatewayError), AnswerTimes(rig.measures, TextRequest(n=1)):
+            raise error
+    assert rig.sums() == {"request_success:error": 2}
 
 
 def test_tenants_without_an_end_become_one() -> None:
