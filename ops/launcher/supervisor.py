@@ -79,7 +79,8 @@ class Supervisor:
         while True:
             await asyncio.sleep(LOGS_SECONDS)
             for child in self.children:
-                await asyncio.to_thread(child.bound_log)
+                with contextlib.suppress(OSError):  # the next look will do
+                    await asyncio.to_thread(child.bound_log)
 
     def kill(self) -> None:
         """End everything at once. Nothing is started again."""
@@ -91,7 +92,14 @@ class Supervisor:
         failures = 0
         while True:
             started = time.monotonic()
-            await child.start()
+            try:
+                await child.start()
+            except LaunchError as error:
+                if not self._settled:
+                    raise
+                failures += 1
+                await self._start_later(str(error), failures)  # memory or processes may be short for a while
+                continue
             if self._killed:  # meanwhile
                 child.kill()
             self._changed()
@@ -107,10 +115,13 @@ class Supervisor:
                     f"{child.spec.name} {describe_end(status)} and does not come up. Its last words "
                     f"({child.log}):\n{child.last_words()}"
                 )
-            pause = backoff(failures)
-            again = f"again in {pause:g} s" if pause else "again at once"
-            self._report(f"{child.spec.name} {describe_end(status)} after {lived:.1f} s; starting it {again}")
-            await asyncio.sleep(pause)
+            await self._start_later(f"{child.spec.name} {describe_end(status)} after {lived:.1f} s", failures)
+
+    async def _start_later(self, reason: str, failures: int) -> None:
+        pause = backoff(failures)
+        again = f"again in {pause:g} s" if pause else "again at once"
+        self._report(f"{reason}; starting it {again}")
+        await asyncio.sleep(pause)
 
 
 def _first(failures: BaseExceptionGroup[BaseException]) -> BaseException:

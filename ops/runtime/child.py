@@ -44,10 +44,10 @@ class Child:
         return self._process is not None and self._process.returncode is None
 
     async def start(self) -> None:
-        """Start the process. Raises `LaunchError` if its program cannot be run."""
-        with self.log.open("ab") as log:
-            self._log_start = log.tell()
-            try:
+        """Start the process. Raises `LaunchError` if its program cannot be run, or its log not be opened."""
+        try:
+            with self.log.open("ab") as log:
+                self._log_start = log.tell()
                 self._process = await asyncio.create_subprocess_exec(
                     *self.spec.command,
                     env={**os.environ, "PYTHONUNBUFFERED": "1", **self.spec.environment},
@@ -58,8 +58,8 @@ class Child:
                     process_group=0,
                     preexec_fn=tied_to_parent(),
                 )
-            except OSError as error:
-                raise LaunchError(f"{self.spec.name}: cannot run {self.spec.command[0]}: {error}") from None
+        except OSError as error:
+            raise LaunchError(f"{self.spec.name}: cannot run {self.spec.command[0]}: {error}") from None
         self.identity = Identity.of(self._process.pid)
 
     def bound_log(self) -> None:

@@ -58,6 +58,52 @@ async def test_once_settled_nothing_is_given_up(tmp_path: Path, monkeypatch: pyt
     assert "short ended with status 2" in watched.reports[0]
 
 
+@pytest.mark.parametrize("lacks", ["program", "log"])
+async def test_once_settled_what_cannot_be_started_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacks: str
+) -> None:
+    """As where no further process finds room."""
+    program, log = tmp_path / "program", tmp_path / "short.log"
+    if lacks == "program":
+        program.symlink_to(tmp_path / "nowhere")
+    else:
+        program.symlink_to(sys.executable)
+        log.mkdir()
+    monkeypatch.setattr(module, "backoff", lambda failures: 0.01)
+    watched = Watched(tmp_path, Spec("short", (str(program), "-c", ""), 0))
+    watched.supervisor.settle()
+    async with asyncio.timeout(60), watched.supervisor.running(0):
+        while len(watched.reports) < 3:
+            await asyncio.sleep(0.01)
+        assert watched.starts == 0
+        if lacks == "program":
+            program.unlink()
+            program.symlink_to(sys.executable)
+        else:
+            log.rmdir()
+        await watched.started(2)
+    assert watched.reports[0].startswith("short: cannot run")
+    assert watched.reports[0].endswith("; starting it again in 0.01 s")
+
+
+async def test_logs_are_kept_small_although_one_look_at_them_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOGS_SECONDS", 0.01)
+    supervisor, looks = Watched(tmp_path, python("one", "")).supervisor, []
+
+    def look() -> None:
+        looks.append(1)
+        raise OSError("too many open files")
+
+    supervisor.children[0].bound_log = look  # type: ignore[method-assign]
+    keeping = asyncio.ensure_future(supervisor.bound_logs())
+    async with asyncio.timeout(60):
+        while len(looks) < 3:
+            await asyncio.sleep(0.01)
+    keeping.cancel()
+
+
 async def test_giving_up_names_the_log_of_the_last_try(tmp_path: Path) -> None:
     watched = Watched(tmp_path, python("short", "print('no such model'); raise SystemExit(2)"))
     with pytest.raises(LaunchError, match=r"short\.log\):\nno such model$"):
