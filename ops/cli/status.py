@@ -39,9 +39,15 @@ class Process:
     id: str = ""
     epoch: int = 0
     protocol: int = 0
+    doors: tuple[str, ...] = ()
     info: dict[str, Any] = field(default_factory=dict)
     load: Load = field(default_factory=dict)
     note: str = ""
+
+    @property
+    def answers(self) -> bool:
+        """Whether it takes calls, as it does neither while it loads a model nor while it stops."""
+        return bool(self.doors or self.info.get("url")) and not self.info.get("stopping")
 
 
 @dataclass
@@ -84,8 +90,9 @@ async def _deployment(deployment: Deployment) -> Shown:
     with_lease = {process.pid for process in processes}
     for name, process in deployment.processes.items():
         if process.pid not in with_lease:
-            note = "no lease" if process.alive() and name != "redis" else ""
+            note = "ended" if not process.alive() else "no lease" if name != "redis" else ""
             processes.append(Process(name, process.pid, note=note))
+    ready = ready and not any(process.note == "ended" for process in processes)
     processes.append(Process("launcher", deployment.launcher.pid))
     return Shown(deployment.url, deployment.model, ready, "ready" if ready else "NOT READY", processes)
 
@@ -98,11 +105,14 @@ async def _shared(url: str) -> Shown:
 
 
 def whole(processes: Sequence[Process]) -> bool:
-    """Whether there is a process of each service that speaks one protocol."""
-    services: dict[int, set[str]] = {}
-    for one in processes:
-        services.setdefault(one.protocol, set()).add(one.service)
-    return any({"gateway", "tokenizer", "scheduler", "worker"} <= found for found in services.values())
+    """Whether a process of each service takes calls for one model, and all of them speak one protocol."""
+    found = {(one.protocol, one.info.get("model"), one.service) for one in processes if one.answers}
+    return any(
+        {(protocol, model, each) for each in ("tokenizer", "scheduler", "worker")} <= found
+        for protocol, _, service in found
+        if service == "gateway"
+        for _, model, _ in found
+    )
 
 
 async def _processes(url: str, prefix: str) -> list[Process]:
@@ -127,7 +137,16 @@ def process(holder: Lease, snapshot: bytes | None) -> Process:
     except ValueError:  # of another version
         load = {}
     info = {name: value for name, value in holder.info.items() if value not in ("", [])}
-    return Process(holder.service, holder.pid, holder.process_id, holder.epoch, holder.protocol, info, load)
+    return Process(
+        holder.service,
+        holder.pid,
+        holder.process_id,
+        holder.epoch,
+        holder.protocol,
+        holder.doors,
+        info,
+        load,
+    )
 
 
 async def _ready(url: str) -> bool:
