@@ -3,7 +3,10 @@
 import argparse
 from typing import Any
 
+import httpx
+
 from ops.launcher.deployments import recorded
+from ops.runtime.errors import UsageError
 
 
 def add_command(subcommands: Any, name: str, help: str, description: str) -> argparse.ArgumentParser:
@@ -22,8 +25,12 @@ def add_url(command: argparse.ArgumentParser) -> None:
 
 def gateway_url(given: str | None) -> str:
     """`--url`, also as clients of OpenAI's API have it, with /v1; or else where a deployment of this machine
-    answers; the default address if none runs."""
+    answers; the default address if none runs. Raises `UsageError` for what is no URL."""
     if given:
+        try:
+            httpx.URL(given)
+        except httpx.InvalidURL as error:
+            raise UsageError(f"--url {given}: {error}") from None
         return given.rstrip("/").removesuffix("/v1")
     running = [found.url for found in recorded() if found.launcher.alive()]
     return running[0] if running else "http://127.0.0.1:8000"

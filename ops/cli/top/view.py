@@ -1,5 +1,6 @@
 """How the inside of a deployment looks in a terminal."""
 
+import math
 import threading
 import time
 from collections import deque
@@ -36,11 +37,14 @@ class View:
         self._lock = threading.Lock()
         self._recent: deque[tuple[float, int, int]] = deque()
         """When steps were told, how many, and the tokens that they gained."""
+        self._since = math.inf
+        """When the first change came."""
 
     def apply(self, change: Change, now: float) -> None:
         """Take in a change that came at the time `now`. Seconds."""
         with self._lock:
             self.away = False
+            self._since = min(self._since, now)
             known = change.get("scheduler") in self._picture.schedulers
             self._picture.apply(change)
             steps = [step for worker in change.get("workers", ()) for step in worker["steps"]]
@@ -58,8 +62,9 @@ class View:
         """Steps and tokens a second."""
         while self._recent and self._recent[0][0] < now - RATE_SECONDS:
             self._recent.popleft()
+        seconds = min(RATE_SECONDS, max(1.0, now - self._since))
         steps = sum(count for _, count, _ in self._recent)
-        return steps / RATE_SECONDS, sum(tokens for *_, tokens in self._recent) / RATE_SECONDS
+        return steps / seconds, sum(tokens for *_, tokens in self._recent) / seconds
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         with self._lock:

@@ -1,6 +1,7 @@
 """Reads what a gateway tells of the inside of its deployment, and shows it until Ctrl-C."""
 
 import json
+import sys
 import time
 from collections.abc import Iterator
 
@@ -18,14 +19,18 @@ DRAWINGS = 4
 """A second."""
 WHOLE_SECONDS = 5.0
 """Time that all schedulers may take to tell how things are."""
-TIMEOUT = httpx.Timeout(10.0, read=None)
-"""Seconds. While nothing happens, nothing is told."""
+TIMEOUT = httpx.Timeout(10.0, read=45.0)
+"""Seconds. While nothing happens, the gateway sends a comment every 15."""
+
+
+class _Failed(LaunchError):
+    """The gateway, or a proxy before it, cannot answer now."""
 
 
 def follow(url: str, once: bool) -> int:
     """Show what goes on behind the gateway `url`, live on a terminal. Raises `LaunchError`."""
     console = Console()
-    once = once or not console.is_terminal
+    once = once or console.is_dumb_terminal or not sys.stdout.isatty()  # whatever FORCE_COLOR says
     view = View(url, live=not once)
     with httpx.Client(base_url=url, headers=authorization(), timeout=TIMEOUT, trust_env=False) as client:
         if once:
@@ -36,7 +41,7 @@ def follow(url: str, once: bool) -> int:
                 try:
                     for change in changes(client):
                         view.apply(change, time.monotonic())
-                except httpx.TransportError:
+                except (httpx.TransportError, _Failed):
                     view.away = True
                 time.sleep(AGAIN_SECONDS)
 
@@ -75,7 +80,7 @@ def changes(client: httpx.Client) -> Iterator[Change]:
     with client.stream("GET", "/v1/inside") as response:
         if response.is_error:
             response.read()
-            raise LaunchError(_reason(response))
+            raise (_Failed if response.is_server_error else LaunchError)(_reason(response))
         for line in response.iter_lines():
             if line.startswith("data: "):
                 yield json.loads(line.removeprefix("data: "))

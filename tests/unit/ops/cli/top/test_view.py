@@ -87,7 +87,8 @@ def test_rates_are_of_the_last_seconds_and_not_of_what_was_before() -> None:
     view.apply(told(steps=100), 10.0)
     assert view.rates(10.0) == (0, 0)
     view.apply(told(steps=10), 11.0)
-    assert view.rates(11.0) == (10 / RATE_SECONDS, 20 / RATE_SECONDS)
+    assert view.rates(12.0) == (5, 10), "of the two seconds since it began to look"
+    assert view.rates(10.0 + RATE_SECONDS) == view.rates(11.0 + RATE_SECONDS) == (2, 4)
     assert view.rates(11.1 + RATE_SECONDS) == (0, 0)
     view.apply(told(steps=10), time.monotonic())
     assert "4 tokens/s   2 steps/s" in drawn(view)
