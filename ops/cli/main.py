@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from ops.cli import batch, chat, down, keys, plan_memory, quantize, record, replay, status, top, up
-from ops.cli.output import open_all, silence
+from ops.cli.output import escape_unknown, open_all, silence
 from ops.runtime.errors import LaunchError
 
 _DESCRIPTION = """\
@@ -76,6 +76,7 @@ def _has_tools() -> bool:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand; its exit status: 0 all is well, 1 it is not, 2 it was asked wrongly."""
     open_all()
+    escape_unknown()
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given and given[0] in TOOLS and not _has_tools():
         print(

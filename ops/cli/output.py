@@ -1,5 +1,6 @@
-"""What becomes of a command's output when nobody can read it, or not any more (`quire status | head -1`)."""
+"""What becomes of a command's output that cannot be shown, or that nobody reads (`quire status | head -1`)."""
 
+import io
 import os
 import sys
 from typing import TextIO
@@ -10,6 +11,12 @@ def open_all() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
+
+
+def escape_unknown() -> None:
+    """Print characters that the terminal's encoding lacks as `\\xfc`, where they would be an error."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def silence(stream: TextIO) -> None:

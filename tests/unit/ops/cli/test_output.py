@@ -1,11 +1,16 @@
 """A command whose output nobody can read, or not any more, ends as if it had been read."""
 
+import json
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+
+from ops.launcher.deployments import Deployment
+from ops.runtime.identity import Identity
 
 FULL = Path("/dev/full")
 """Linux has it: a file on a disk that is full."""
@@ -35,6 +40,20 @@ def test_its_streams_may_be_closed() -> None:
     ]
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize(("encoding", "shown"), [("ascii", b"gr\\xf6\\xdfer"), ("utf-8", "größer".encode())])
+def test_characters_that_the_terminal_lacks_are_escaped(encoding: str, shown: bytes, tmp_path: Path) -> None:
+    ended = Identity(1, "")
+    record = Deployment("http://größer", 1, "m", "redis://x", "quire:", launcher=ended, processes={})
+    directory = tmp_path / "quire" / "1"
+    directory.mkdir(parents=True)
+    (directory / "deployment.json").write_text(json.dumps(asdict(record)))
+    environment = {**os.environ, "PYTHONIOENCODING": encoding, "XDG_STATE_HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "ops.cli.main", "status"]
+    done = subprocess.run(command, env=environment, capture_output=True, check=False)
+    assert done.stderr == b""
+    assert done.stdout.startswith(b"http://" + shown)
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
