@@ -4,7 +4,7 @@ import argparse
 import signal
 from typing import Any
 
-from ops.launcher.deployments import Deployment, forget, recorded
+from ops.launcher.deployments import Deployment, forget_ended, recorded
 from ops.runtime.errors import UsageError
 
 _PATIENCE = 15.0
@@ -45,4 +45,4 @@ def stop(deployment: Deployment) -> None:
         deployment.launcher.end(signal.SIGKILL, _PATIENCE)
     for process in deployment.processes.values():
         process.end(signal.SIGKILL, _PATIENCE)
-    forget(deployment.port)
+    forget_ended(deployment.port)

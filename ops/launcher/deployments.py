@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from ops.launcher.redis_server import clear_left
 from ops.runtime.errors import LaunchError
@@ -67,6 +67,12 @@ def forget(port: int) -> None:
     _record_path(port).unlink(missing_ok=True)
 
 
+def forget_ended(port: int) -> None:
+    """As `forget`, if no launcher holds the port's directory: one that seemed to have ended may live."""
+    with contextlib.suppress(BlockingIOError), _lock(state_directory() / str(port)):
+        forget(port)
+
+
 def write(deployment: Deployment) -> None:
     """Put a deployment on record, in one step: a reader sees the old record or the new one."""
     path = _record_path(deployment.port)
@@ -80,28 +86,38 @@ def write(deployment: Deployment) -> None:
 def claimed_directory(port: int) -> Iterator[Path]:
     """This port's directory for one launcher alone. Logs of earlier deployments become old ones.
 
-    Raises `LaunchError` if another launcher holds it.
+    Raises `LaunchError` if another launcher holds it, or the file system does not let it be kept.
     """
     directory = state_directory() / str(port)
-    try:
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = (directory / "lock").open("w")
-    except OSError as error:
-        raise LaunchError(f"cannot keep state: {error}; XDG_STATE_HOME names another place") from None
-    with lock:
+    with contextlib.ExitStack() as held:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            held.enter_context(_lock(directory))
+            forget(port)
+            shutil.rmtree(directory / "redis", ignore_errors=True)
+            for name in ("logs", "redis"):
+                (directory / name).mkdir(exist_ok=True)
+            for log in (directory / "logs").glob("*.log"):
+                rotate(log)
         except BlockingIOError:
             raise LaunchError(
                 f"a deployment on port {port} runs already; `quire down` stops it, --port starts another"
             ) from None
-        forget(port)
-        shutil.rmtree(directory / "redis", ignore_errors=True)
-        for name in ("logs", "redis"):
-            (directory / name).mkdir(exist_ok=True)
-        for log in (directory / "logs").glob("*.log"):
-            rotate(log)
+        except OSError as error:
+            reason = error.strerror or error
+            raise LaunchError(
+                f"cannot keep state in {directory}: {reason}; XDG_STATE_HOME names another place"
+            ) from None
         yield directory
+
+
+def _lock(directory: Path) -> TextIO:
+    """The directory's lock, held until it is closed. Raises `BlockingIOError` if somebody else holds it."""
+    with contextlib.ExitStack() as opened:
+        lock = opened.enter_context((directory / "lock").open("w"))
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        opened.pop_all()
+    return lock
 
 
 def _record_path(port: int) -> Path:

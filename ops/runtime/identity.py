@@ -67,4 +67,5 @@ def _start_time(pid: int) -> str:
             return ""
         return "" if fields[0] in "ZX" else fields[19]
     command = ["ps", "-o", "lstart=", "-p", str(pid)]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    alike = {**os.environ, "LC_ALL": "C", "TZ": "UTC"}  # whoever looks
+    return subprocess.run(command, env=alike, capture_output=True, text=True, check=False).stdout.strip()

@@ -1,11 +1,11 @@
 """What a launcher keeps on disk, and what it leaves elsewhere."""
 
-from errno import ENOSPC
+from errno import ENOLCK, ENOSPC
 from pathlib import Path
 
 import pytest
 
-from ops.launcher.deployments import Deployment, claimed_directory, forget
+from ops.launcher.deployments import Deployment, claimed_directory, forget_ended
 from ops.launcher.launch import Launcher
 from ops.launcher.redis_server import RedisServer
 from ops.launcher.specs import Options
@@ -34,8 +34,17 @@ def test_the_next_launcher_removes_what_one_that_was_killed_left_elsewhere() -> 
 
 def test_so_does_quire_down() -> None:
     left = killed_with_a_socket_elsewhere()
-    forget(8000)
+    forget_ended(8000)
     assert not left.exists()
+
+
+def test_a_launcher_that_lives_is_on_record_whoever_takes_it_for_dead() -> None:
+    with claimed_directory(8000) as directory:
+        (directory / "deployment.json").touch()
+        forget_ended(8000)
+        assert (directory / "deployment.json").exists()
+    forget_ended(8000)
+    assert not (directory / "deployment.json").exists()
 
 
 async def test_a_deployment_goes_on_when_its_record_cannot_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,5 +66,22 @@ async def test_a_deployment_goes_on_when_its_record_cannot_be_kept(monkeypatch: 
 def test_who_cannot_keep_state_is_told_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
-    with pytest.raises(LaunchError, match=r"cannot keep state: .*file.*XDG_STATE_HOME"), claimed_directory(1):
+    with (
+        pytest.raises(LaunchError, match=r"cannot keep state in .*file.*XDG_STATE_HOME"),
+        claimed_directory(1),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("lacks", ["fcntl.flock", "rotate"])
+def test_so_is_who_has_a_file_system_that_cannot_do_all_of_it(
+    monkeypatch: pytest.MonkeyPatch, lacks: str
+) -> None:
+    def missing(*_: object) -> None:
+        raise OSError(ENOLCK, "No locks available")
+
+    with claimed_directory(1) as directory:
+        (directory / "logs" / "gateway.log").write_text("one line")
+    monkeypatch.setattr(f"ops.launcher.deployments.{lacks}", missing)
+    with pytest.raises(LaunchError, match=r"No locks available; XDG_STATE_HOME"), claimed_directory(1):
         pass
