@@ -1,4 +1,4 @@
-"""What becomes of a command's output that cannot be shown, or that nobody reads (`quire status | head -1`)."""
+"""What becomes of output that cannot be shown, or that nobody reads (`quire status | head -1`)."""
 
 import io
 import os
