@@ -202,7 +202,7 @@ class Link(Protocol):
         ...
 
     async def take_lease(self, value: bytes, seconds: float) -> None:
-        """Begin a lease, and create the inbox if there is none."""
+        """Begin a lease, create the inbox if there is none, and add this process to the list of `leases`."""
 
     async def renew_lease(self, value: bytes, seconds: float) -> bool:
         """Renew the lease; False if it was lost.
@@ -213,7 +213,7 @@ class Link(Protocol):
         ...
 
     async def enlist(self) -> None:
-        """Add this process to the list that `leases` reads. A bus that is full refuses it."""
+        """Add this process to the list again, if it was taken off it. A bus that is full refuses this."""
 
     async def leases(self, process_ids: Sequence[str] | None = None) -> dict[str, bytes]:
         """The leases of the given processes, or of all (None), by process id. Expired ones are left out."""

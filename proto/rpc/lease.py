@@ -159,7 +159,6 @@ class LeaseKeeper:
         asked = time.monotonic()
         await self._link.take_lease(self._value(), self._seconds)
         self._held_until = asked + self._seconds
-        await self._link.enlist()
 
     def end(self) -> None:
         """The process ends: `renew` does nothing from now on."""

@@ -40,7 +40,7 @@ from proto.rpc.errors import BusAway
 from proto.rpc.line import REPLY_SECONDS, Line
 from proto.rpc.place import TAGGED
 from proto.rpc.redis_entries import FIELD, GROUP, commands_of, entries_of, entry_of, is_here, text_members
-from proto.rpc.redis_scripts import ADOPT, GIVE_BACK, LOOK, RENEW_LEASE, SETTLE, TAKE_LEASE
+from proto.rpc.redis_scripts import ADOPT, GIVE_BACK, JOIN, LOOK, RENEW_LEASE, SETTLE, TAKE_LEASE
 from proto.rpc.resp import FINAL, Command, Connection, RedisReplyError, Replies, is_error, passes
 
 log = logging.getLogger(__name__)
@@ -204,13 +204,7 @@ class RedisLink:
 
     async def join(self, door: str) -> None:
         """See `Link.join`."""
-        key = self._prefix + door
-        # From 0: calls that came before there was any replica are served too.
-        try:
-            await self._control.execute(("XGROUP", "CREATE", key, GROUP, "0", "MKSTREAM"))
-        except RedisReplyError as error:
-            if not str(error).startswith("BUSYGROUP"):
-                raise
+        await self._control.execute(("EVAL", JOIN, 1, self._prefix + door, GROUP))
 
     async def take(self, door: str, count: int) -> Sequence[Received]:
         """See `Link.take`."""
@@ -354,7 +348,8 @@ class RedisLink:
     def _lease(self, script: str, value: bytes, seconds: float) -> Command:
         inbox_seconds = max(FORGOTTEN_SECONDS, int(10 * seconds))
         milliseconds = max(1, int(seconds * 1000))
-        return "EVAL", script, 2, self._lease_key, self._inbox_key, value, milliseconds, inbox_seconds
+        keys = self._lease_key, self._inbox_key, self._everyone
+        return "EVAL", script, len(keys), *keys, value, milliseconds, inbox_seconds, self._id
 
     async def enlist(self) -> None:
         """See `Link.enlist`."""

@@ -1,17 +1,19 @@
 """What has to happen in Redis at one moment, in Lua.
 
 A full Redis refuses a script's commands that need memory only until one has written. So leases are taken and
-renewed there, too: who has no lease cannot free what the others wait for.
+renewed there, too, and doors joined: who has no lease or no door cannot free what the others wait for.
 """
 
 # Takes a lease, with an inbox that is empty: what lay there belongs to calls that were dropped. A group is
-# made and dropped again for what it leaves behind, an empty stream. Returns this server's clock.
+# made and dropped again for what it leaves behind, an empty stream. The process is listed among all others.
+# Returns this server's clock.
 TAKE_LEASE = """
 redis.call('DEL', KEYS[2])
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 redis.call('XGROUP', 'CREATE', KEYS[2], 'none', '$', 'MKSTREAM')
 redis.call('XGROUP', 'DESTROY', KEYS[2], 'none')
 redis.call('EXPIRE', KEYS[2], ARGV[3])
+redis.call('SADD', KEYS[3], ARGV[4])
 return redis.call('TIME')
 """
 
@@ -23,6 +25,14 @@ if held == 1 and redis.call('GET', KEYS[1]) ~= ARGV[1] then
   redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 end
 return {held, redis.call('TIME')}
+"""
+
+# Makes a door, if there is none, whose calls are read from the first one: those that came before there was
+# any replica are served, too. Settles a call that never was, because that counts as having written.
+JOIN = """
+redis.call('XACK', KEYS[1], ARGV[1], '0-0')
+local made = redis.pcall('XGROUP', 'CREATE', KEYS[1], ARGV[1], '0', 'MKSTREAM')
+if made.err and not string.find(made.err, 'BUSYGROUP') then return made end
 """
 
 # Tells how many entries a door has, how many of them are pending, and the age of the oldest in milliseconds.

@@ -215,6 +215,22 @@ async def test_a_full_redis_lets_leases_be_taken_and_written(mortal_redis: Redis
         assert await limits.get("quire:alive:server-1") == b"{}"
 
 
+async def test_a_process_comes_up_at_a_full_redis(
+    mortal_redis: RedisServer, limits: Any, echo: SimpleNamespace, servicer: Any, until: Any
+) -> None:
+    """It may be the one that serves what fills it."""
+    await leave(limits, -1)
+    async with served(mortal_redis.url, echo, servicer) as world:
+        listed = await limits.smembers("quire:processes")
+        assert listed == {world.server.id.encode(), world.client.id.encode()}
+        await until(lambda: world.server._keeper.is_away, "it knows that there is no room")
+        await leave(limits, 8 * MIB)
+        world.door.set_capacity(1)
+        async with asyncio.timeout(LIMIT):
+            assert (await world.stub.Unary(echo.Text(text="x"), wait_for_ready=True)).text == "x"
+        assert (world.client.epoch, world.server.epoch) == (1, 1)
+
+
 async def test_a_redis_that_was_full_when_it_died_empties_itself(
     mortal_redis: RedisServer, limits: Any, echo: SimpleNamespace, servicer: Any, until: Any
 ) -> None:
