@@ -3,11 +3,12 @@
     redis+sentinel://USER:PASSWORD@HOST:PORT,HOST:PORT/NAME/DATABASE?OPTIONS     over TLS rediss+sentinel://
 
 USER, PASSWORD and DATABASE are of the server that the Sentinels know by NAME. Of the options,
-`sentinel_username` and `sentinel_password` are for the Sentinels, and all others for every connection. A port
-that is left out is 26379.
+`sentinel_username` and `sentinel_password` are for the Sentinels; `username`, `password` and `db` are for the
+server, as in redis-py; and all others are for every connection. A port that is left out is 26379.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
@@ -18,6 +19,7 @@ _SENTINELS = re.compile(
 )
 _HOST = re.compile(r"(\[[^]]+\]|[^:\[\]]+)(?::(\d+))?")
 _OWN = ("sentinel_username", "sentinel_password")
+_SERVERS = ("username", "password", "db")
 
 
 def at(url: str, host: str, port: int | str) -> str:
@@ -49,11 +51,12 @@ class Sentinels:
             raise ValueError("no URL of Sentinels")
         options = dict(parse_qsl(found["options"] or "", keep_blank_values=True))
         user, password = (options.pop(name, "") for name in _OWN)
-        query = f"?{urlencode(options)}" if options else ""
+        query = _query(options)
+        shared = _query({name: value for name, value in options.items() if name not in _SERVERS})
         own = f"{quote(user, safe='')}:{quote(password, safe='')}@" if password else ""
         scheme = found["scheme"]
         return cls(
-            tuple(f"{scheme}://{own}{host[1]}:{host[2] or 26379}{query}" for host in hosts if host),
+            tuple(f"{scheme}://{own}{host[1]}:{host[2] or 26379}{shared}" for host in hosts if host),
             found["name"],
             f"{scheme}://{found['user'] + '@' if found['user'] else ''}-/{found['database'] or 0}{query}",
         )
@@ -71,6 +74,10 @@ class Sentinels:
         return None
 
 
+def _query(options: Mapping[str, str]) -> str:
+    return f"?{urlencode(options)}" if options else ""
+
+
 def without_password(url: str) -> str:
     """The URL without its passwords, so that it can be shown."""
-    return re.sub(r"(//[^/@:]*):.*@", r"\1:***@", re.sub(r"(sentinel_password=)[^&]*", r"\1***", url))
+    return re.sub(r"(//[^/@:]*):.*@", r"\1:***@", re.sub(r"(password=)[^&]*", r"\1***", url))

@@ -32,6 +32,8 @@ from proto.redis_url import Sentinels, at
 SERVICES = ("gateway", "tokenizer", "scheduler", "worker")
 TIMEOUT = 3.0
 """Seconds for each answer of Redis, and for the gateway's."""
+SENTINEL_TIMEOUT = 1.0
+"""Seconds for each answer of a Sentinel. They are asked in turn, and an engine ends a check after ten."""
 PATIENCE = 60.0
 """Seconds from the first failed check until a process is killed, however often it is checked. The process's
 own watchdog gives it as long."""
@@ -121,7 +123,7 @@ def _primary(sentinels: Sentinels, ca_file: str | None) -> str:
     problem: Exception = OSError(f"no Sentinel knows {sentinels.name!r}")
     for url in sentinels.urls:
         try:
-            with closing(_connect(url, ca_file)) as sentinel:
+            with closing(_connect(url, ca_file, SENTINEL_TIMEOUT)) as sentinel:
                 if found := sentinels.primary(_execute(sentinel, sentinels.question)[0]):
                     return found
         except (OSError, hiredis.HiredisError) as error:
@@ -129,19 +131,23 @@ def _primary(sentinels: Sentinels, ca_file: str | None) -> str:
     raise problem
 
 
-def _connect(url: str, ca_file: str | None) -> socket.socket:
-    """A connection to the Redis at a URL of redis-py, with user and database. Raises as `_execute`."""
+def _connect(url: str, ca_file: str | None, timeout: float = TIMEOUT) -> socket.socket:
+    """A connection to the Redis at a URL of redis-py, with user and database. Raises as `_execute`.
+
+    `timeout`: seconds for each answer.
+    """
     parts = urlsplit(url)
     options = {name: values[0] for name, values in parse_qs(parts.query).items()}
     if parts.scheme == "unix":
         connection = socket.socket(socket.AF_UNIX)
-        connection.settimeout(TIMEOUT)
+        connection.settimeout(timeout)
         connection.connect(unquote(parts.path))
     else:
-        connection = socket.create_connection((parts.hostname or "127.0.0.1", parts.port or 6379), TIMEOUT)
+        connection = socket.create_connection((parts.hostname or "127.0.0.1", parts.port or 6379), timeout)
     if parts.scheme == "rediss":
         connection = _secured(connection, parts.hostname or "", options, ca_file)
-    user, password = unquote(parts.username or ""), unquote(parts.password or "")
+    user = unquote(parts.username or "") or options.get("username", "")
+    password = unquote(parts.password or "") or options.get("password", "")
     commands: list[Command] = [("AUTH", user or "default", password)] if password else []
     database = options.get("db") or (parts.path.strip("/") if parts.scheme != "unix" else "")
     if database not in ("", "0"):

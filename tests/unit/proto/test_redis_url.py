@@ -1,6 +1,7 @@
 """URLs of Redis and of Sentinels."""
 
 import pytest
+from redis.asyncio.connection import parse_url
 
 from proto.redis_url import Sentinels, at, without_password
 
@@ -32,6 +33,17 @@ def test_all_that_a_url_of_sentinels_can_say() -> None:
         "rediss://worker:p%40@10.0.0.7:6380/3?ssl_ca_certs=%2Fca.pem"
     )
     assert found.primary(None) is None
+
+
+def test_options_of_the_server_alone_are_not_for_the_sentinels() -> None:
+    options = "?username=worker&password=p%26&db=3"
+    found = Sentinels.of(f"redis+sentinel://one/main{options}&ssl_cert_reqs=none&sentinel_password=x")
+    assert found is not None
+    assert found.urls == ("redis://:x@one:26379?ssl_cert_reqs=none",)
+    primary = found.primary([b"::7", b"1"])
+    assert primary == f"redis://[::7]:1/0{options}&ssl_cert_reqs=none"
+    told = parse_url(primary)
+    assert (told["username"], told["password"], told["db"]) == ("worker", "p&", 3)
 
 
 def test_as_little_as_one_says() -> None:
@@ -75,6 +87,7 @@ def test_half_a_url_of_sentinels_is_none(url: str) -> None:
         ("redis://user:sec@ret/@host:1/0", "redis://user:***@host:1/0"),
         ("unix://user:secret@/run/redis.sock", "unix://user:***@/run/redis.sock"),
         ("localhost:6379", "localhost:6379"),
+        ("redis://host:1/0?password=secret&db=1", "redis://host:1/0?password=***&db=1"),
         (
             "redis+sentinel://user:secret@a:1,b:2/main?sentinel_password=secret&x=y",
             "redis+sentinel://user:***@a:1,b:2/main?sentinel_password=***&x=y",

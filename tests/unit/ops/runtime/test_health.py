@@ -124,6 +124,24 @@ def test_a_service_s_own_user_of_redis_may_check(role: str, tmp_path: Path) -> N
         wrong = credentials.url(role, server.address).replace(credentials.passwords[role], "guessed")
         with pytest.raises(RedisProblem, match="WRONGPASS"):
             check(role, {"QUIRE_REDIS_URL": wrong})
+        user, password = credentials.url(role, server.address).split("//")[1].split("@")[0].split(":")
+        options = f"?username={user}&password={password}"
+        with pytest.raises(Unwell, match="holds a lease"):
+            check(role, {"QUIRE_REDIS_URL": server.address + options})
+
+
+def test_a_sentinel_that_is_silent_leaves_time_for_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "SENTINEL_TIMEOUT", 0.05)
+    monkeypatch.setattr(health, "TIMEOUT", 3600)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        place = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(RedisProblem, match="timed out"):
+            check("worker", {"QUIRE_REDIS_URL": f"redis+sentinel://{place},{place}/main"})
+
+
+def test_sentinels_are_asked_within_the_time_of_a_check() -> None:
+    """Three of them, and Redis: engines give a check ten seconds."""
+    assert 3 * health.SENTINEL_TIMEOUT + 2 * health.TIMEOUT < 10
 
 
 def test_a_database_of_its_own_is_found(server: RedisServer, client: "redis.Redis") -> None:
