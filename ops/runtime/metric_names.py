@@ -177,7 +177,7 @@ REDIS_MEMORY = Metric(
 )
 
 REDIS_UP = Metric(
-    "quire:redis_up", "1 if Redis took the gateway's last write, 0 if it is away, full or read-only.", "gauge"
+    "quire:redis_up", "1 if the gateway can write to Redis, 0 if that is away, full or read-only.", "gauge"
 )
 
 # --- of every process ---

@@ -76,13 +76,16 @@ async def publish(node: Node, store: MetricsStore) -> None:
 
 
 async def read_all(node: Node, store: MetricsStore) -> dict[str, bytes]:
-    """The snapshots of all live processes; of this one alone while Redis is full or away."""
+    """The snapshots of all live processes; of this one, a gateway, alone while Redis is full or away."""
     found: dict[str, bytes] = {}
-    with contextlib.suppress(BusAway, TimeoutError):
+    try:
         async with asyncio.timeout(LOOK_SECONDS):
             found = await store.read([lease.process_id for lease in await node.leases()])
-    # The one that others find in Redis, if it could be written: a newer one, shown now and then, would make
-    # counters go back.
+    except (BusAway, TimeoutError):
+        METRICS.gauge(names.REDIS_UP).set(0)
+        METRICS.published = METRICS.snapshot()
+    # As long as Redis can be read it is the one that others find there. Counters would go back after a newer
+    # one.
     return {**found, node.id: METRICS.published}
 
 

@@ -25,7 +25,7 @@ OF_A_FULL_ONE = {"QuireMemoryFull", "QuireStalled", "QuireRefuses", "QuireSlow",
 OF_A_BROKEN_ONE = {
     *("QuireNoWorker", "QuireNoScheduler", "QuireNoTokenizer"),
     *("QuireErrors", "QuireWorkersLost", "QuireRestarts"),
-    *("QuireLeasesLost", "QuireDeadLetters", "QuireRedisFull", "QuireDown"),
+    *("QuireLeasesLost", "QuireDeadLetters", "QuireRedisFull", "QuireRedisAway", "QuireDown"),
 }
 QUESTION = {"model": "quire-tiny", "prompt": "An owl", "ignore_eos": True}
 
@@ -197,12 +197,7 @@ async def others_break(deployment: Deployment, prometheus: Prometheus) -> None:
     (door,) = deployment.redis.scan_iter(f"{deployment.prefix}calls:Tokenizer:*")
     deployment.redis.xadd(door, {b"garbage": b"\xff"})
     await fire(prometheus, "QuireDeadLetters")
-    used = deployment.redis.info("memory")["used_memory"]
-    deployment.redis.config_set("maxmemory", int(used / 0.92))
-    try:
-        await fire(prometheus, "QuireRedisFull")
-    finally:
-        deployment.redis.config_set("maxmemory", 0)
+    await redis_fails(deployment, prometheus)
     for service, alert in (("scheduler_svc", "QuireNoScheduler"), ("tokenizer_svc", "QuireNoTokenizer")):
         deployment.kill(service)
         await fire(prometheus, alert)
@@ -217,6 +212,26 @@ async def others_break(deployment: Deployment, prometheus: Prometheus) -> None:
     await fire(prometheus, "QuireRestarts")
     deployment.kill("gateway")
     await fire(prometheus, "QuireDown")
+
+
+async def redis_fails(deployment: Deployment, prometheus: Prometheus) -> None:
+    """It becomes full, and then read-only: nothing else fires, though nothing is known of the others."""
+    others = {"QuireDown", "QuireNoWorker", "QuireNoScheduler", "QuireNoTokenizer"}
+    used = deployment.redis.info("memory")["used_memory"]
+    try:
+        deployment.redis.config_set("maxmemory", int(used / 0.92))
+        await fire(prometheus, "QuireRedisFull")
+        deployment.redis.config_set("maxmemory", used // 2)
+        assert await comes_true(lambda: prometheus.query("quire:redis_up == 0 unless on () quire:workers"))
+        assert not await comes_true(lambda: prometheus.firing() & {*others, "QuireRedisAway"}, seconds=10)
+        deployment.redis.config_set("min-replicas-to-write", 1)
+        deployment.redis.config_set("maxmemory", 0)
+        await fire(prometheus, "QuireRedisAway")
+        assert not prometheus.firing() & others
+    finally:
+        deployment.redis.config_set("maxmemory", 0)
+        deployment.redis.config_set("min-replicas-to-write", 0)
+    assert await comes_true(lambda: prometheus.query("quire:redis_up == 1 and on () quire:workers"))
 
 
 STARTS = 'quire:process_start_time_seconds{service="tokenizer"}'

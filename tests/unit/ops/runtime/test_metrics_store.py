@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,6 +17,7 @@ from ops.runtime.metric_names import (
     DOOR_WAIT,
     LEASES_LOST,
     REDIS_MEMORY,
+    REDIS_UP,
     START_TIME,
 )
 from ops.runtime.metrics import Metrics, parse
@@ -57,15 +59,15 @@ async def test_a_gateway_shows_its_own_values_though_redis_is_full(tmp_path: Pat
     with RedisServer(directory=tmp_path) as server:
         line, store = Line(server.url), MetricsStore(Line(server.url), "quire:")
 
-        async def shows(**values: float) -> dict[str, bytes]:
-            """All snapshots, once the gateway's has these values."""
-            wanted = {f"quire:redis_{name}": [value] for name, value in values.items()}
+        async def shown(up: float, fills: Callable[[float | None], bool]) -> set[str]:
+            """Processes on the page, once it says `up`, and how full Redis is is as wanted. None: unknown."""
             async with asyncio.timeout(60):
                 while True:
                     found = await read_all(gateway, store)
                     own = parse(found[gateway.id], BY_NAME)
-                    if {name: own.get(name, {}).get(()) for name in wanted} == wanted:
-                        return found
+                    (ratio,) = own.get(REDIS_MEMORY.name, {}).get((), [None])
+                    if own.get(REDIS_UP.name) == {(): [up]} and fills(ratio):
+                        return set(found)
                     await asyncio.sleep(0.02)
 
         async with (
@@ -74,21 +76,13 @@ async def test_a_gateway_shows_its_own_values_though_redis_is_full(tmp_path: Pat
         ):
             gateway.own(publish(gateway, MetricsStore(Line(server.url), "quire:")), "what publishes")
             await store.write(worker.id, Metrics().snapshot())
-            assert set(await shows(up=1, memory_ratio=0)) == {gateway.id, worker.id}
-            (policy, most) = await line.execute(
-                ("CONFIG", "SET", "maxmemory-policy", "noeviction"), ("CONFIG", "SET", "maxmemory", 1)
-            )
-            assert policy == most == b"OK"
-            async with asyncio.timeout(60):
-                while not gateway._keeper.is_away:
-                    await asyncio.sleep(0.02)
-            found = parse((await shows(up=0))[gateway.id], BY_NAME)
-            assert found[REDIS_MEMORY.name][()][0] > 1
+            assert await shown(1, lambda ratio: ratio == 0) == {gateway.id, worker.id}
+            await line.execute(("CONFIG", "SET", "maxmemory", 1))
+            assert await shown(0, lambda ratio: ratio is not None and ratio > 1) <= {gateway.id, worker.id}
             await line.execute(("CONFIG", "SET", "maxmemory", 0))
-            assert gateway.id in await shows(up=1, memory_ratio=0)
+            assert gateway.id in await shown(1, lambda ratio: ratio == 0)
             await asyncio.to_thread(server.kill)
-            found = parse((await shows(up=0))[gateway.id], BY_NAME)
-            assert REDIS_MEMORY.name not in found, "it is not known"
+            assert await shown(0, lambda ratio: ratio is None) == {gateway.id}
         for one in (line, store):
             one.close()
 
