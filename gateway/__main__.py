@@ -29,6 +29,7 @@ from gateway.settings import GatewaySettings
 from gateway.upstream.admission import MAX_BYTES
 from gateway.upstream.backend import NodeBackend
 from gateway.upstream.batch_store import BatchStore
+from gateway.upstream.fetched_images import AT_ONCE, MAX_FETCHING
 from gateway.upstream.file_store import FileStore
 from gateway.upstream.job_queue import JobQueue
 from gateway.upstream.response_store import ResponseStore
@@ -52,7 +53,7 @@ BACKLOG = 2048
 """Connections that the kernel queues until they are accepted."""
 MAX_OPEN = 2**16
 """Open files, and so connections, that the process asks for. Most systems start a process with 1,024."""
-OTHER_FILES = 64 + 2 * MAX_FOLLOWERS + MAX_PROBES
+OTHER_FILES = 64 + 2 * MAX_FOLLOWERS + MAX_PROBES + MAX_FETCHING * AT_ONCE
 """Open files besides the connections that clients may have. Among them are connections for health checks."""
 
 TOO_LITTLE = (
@@ -216,6 +217,7 @@ def _options(settings: GatewaySettings) -> Options:
         trace_url=settings.trace_url,
         file_bytes=settings.file_bytes,
         batch_lines_at_once=settings.batch_lines_at_once,
+        image_hosts=settings.fetched_from,
         volatile_header=settings.volatile_header,
     )
 

@@ -79,7 +79,9 @@ from gateway.jobs.jobs import Jobs
 from gateway.upstream.backend import Backend
 from gateway.upstream.batch_store import BatchStore
 from gateway.upstream.catalog import Catalog
+from gateway.upstream.fetched_images import ImageFetcher
 from gateway.upstream.generator import Generator
+from gateway.upstream.image_hosts import ImageHosts
 from gateway.upstream.inside import Inside
 from gateway.upstream.job_queue import JobQueue
 from gateway.upstream.measures import ignored_fields
@@ -155,6 +157,8 @@ class Options:
     """Bytes of a file that is uploaded."""
     batch_lines_at_once: int = 16
     """Lines of a batch that a gateway asks at once."""
+    image_hosts: ImageHosts | None = None
+    """Hosts from which images are fetched; None: no image is."""
     volatile_header: Volatile = "omit"
     """What becomes of the line of a system prompt that each request has anew."""
 
@@ -192,6 +196,7 @@ def create_app(
     app.state.inside = Inside(backend)
     app.state.drain = drain = Drain()
     app.state.bodies = BodyMemory()
+    app.state.image_fetcher = ImageFetcher(options.image_hosts) if options.image_hosts else None
     _add_middleware(app, keys, limits, stores, options.access)
     routers = [
         page.router(),

@@ -1,4 +1,4 @@
-"""Requests that wait for answers which others make, each at a connection of its own to Redis."""
+"""Requests that wait for what others make or have, each at connections of its own."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -14,8 +14,12 @@ half of all."""
 class Followers:
     """Counts the requests of one kind that wait, by tenant."""
 
-    def __init__(self, most: int = MAX_FOLLOWERS) -> None:
-        self._most = most
+    def __init__(
+        self,
+        most: int = MAX_FOLLOWERS,
+        refusal: str = "Too many requests wait for the answers of others.",
+    ) -> None:
+        self._most, self._refusal = most, refusal
         self._by_tenant: Counter[str] = Counter()
 
     def __len__(self) -> int:
@@ -25,7 +29,7 @@ class Followers:
     def place(self, tenant: str) -> Iterator[None]:
         """A place for one request of the tenant's. Raises `Overloaded` if there is none."""
         if self._by_tenant[tenant] + 1 > self._most - len(self) - 1:
-            raise Overloaded("Too many requests wait for the answers of others.")
+            raise Overloaded(self._refusal)
         self._by_tenant[tenant] += 1
         try:
             yield

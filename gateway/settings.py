@@ -9,6 +9,7 @@ from pydantic_settings import NoDecode
 from gateway.api.anthropic.volatile import Volatile
 from gateway.http.idempotent import MAX_ANSWER_BYTES
 from gateway.http.origin import Access
+from gateway.upstream.image_hosts import PATTERN, ImageHosts
 from gateway.upstream.stored_room import MAX_RECORD_BYTES
 from ops.runtime.address import is_loopback
 from ops.runtime.errors import StartError
@@ -56,6 +57,12 @@ class GatewaySettings(ProcessSettings):
     max_connections_per_address: int = Field(1024, ge=0)
     """Connections that may be open at once from one address other than loopback; 0: any number. Behind a
     proxy on another machine all clients have its address. The openai package's client opens up to 1,000."""
+
+    image_hosts: str = Field("", pattern=PATTERN)
+    """Hosts from which images are fetched whose addresses a request names, with commas between them:
+    `images.example.com`, `*.example.com` for every name below it, `*` for any. Only addresses of the Internet
+    count, at ports 80 and 443, and those of a host that is named with its port, as in `minio:9000`. Empty: no
+    image is fetched."""
 
     answer_timeout: float = Field(3600, gt=0, le=86400)
     """Seconds that an answer may take whose request has no `timeout`."""
@@ -129,6 +136,11 @@ class GatewaySettings(ProcessSettings):
         """The names of models by their aliases."""
         pairs = (one.split("=") for one in _listed(self.model_aliases))
         return {alias.strip(): name.strip() for alias, name in pairs}
+
+    @property
+    def fetched_from(self) -> ImageHosts | None:
+        """The hosts from which images are fetched; None if none are."""
+        return ImageHosts(_listed(self.image_hosts)) if self.image_hosts else None
 
     @property
     def access(self) -> Access:

@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from gateway.api.common.ignored import Ignored
 from gateway.api.messages.attached import paragraphs
-from gateway.api.messages.images import from_base64, from_url
+from gateway.api.messages.images import IMAGE_URL, from_base64, from_url
 from gateway.api.messages.results import OtherFile, earlier_readable, readable, readable_part
 from gateway.api.messages.tools import MAX_CALLS, MAX_ID, MAX_NAME, LenientPart
 
@@ -33,7 +33,7 @@ def _image(value: object) -> str:
             return from_base64(data)
         case {"type": "url", "url": str(url)}:
             return from_url(url)
-    message = "An image's source has the type 'base64' and 'data', or the type 'url' and a data: URL"
+    message = "An image's source has the type 'base64' and 'data', or the type 'url' and a URL"
     raise PydanticCustomError("unsupported_value", message)
 
 
@@ -41,10 +41,10 @@ _IMAGE_FILE = {"type": "string", "description": "A PNG, JPEG, WebP or GIF file i
 _IMAGE_SOURCES = [
     {
         "type": "object",
-        "properties": {"type": {"const": kind}, name: _IMAGE_FILE | more},
+        "properties": {"type": {"const": kind}, name: schema},
         "required": ["type", name],
     }
-    for kind, name, more in (("base64", "data", {}), ("url", "url", {"pattern": "^[dD][aA][tT][aA]:"}))
+    for kind, name, schema in (("base64", "data", _IMAGE_FILE), ("url", "url", IMAGE_URL))
 ]
 
 

@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 from gateway.api.common.fields import Unsupported
 from gateway.api.common.ignored import Ignored
 from gateway.api.messages.attached import FILE_SCHEMAS, file_as_text
-from gateway.api.messages.images import as_text, from_url
+from gateway.api.messages.images import IMAGE_URL, as_text, from_url
 from gateway.api.messages.opaque_thoughts import thought_of
 from gateway.api.messages.responses_tools import Tools, qualified
 from gateway.api.messages.results import OtherFile, earlier_readable, readable
@@ -55,9 +55,7 @@ class InputImage(LenientPart):
     """An image."""
 
     type: Literal["input_image"]
-    image_url: Annotated[str, AfterValidator(_checked)] = Field(
-        description="A PNG, JPEG, WebP or GIF file as a `data:` URL with base64."
-    )
+    image_url: Annotated[str, AfterValidator(_checked), WithJsonSchema(IMAGE_URL)]
     detail: Literal["auto", "low", "high", "original"] | None = Field(
         None, description="`low`: the model may see it coarsely."
     )
@@ -66,7 +64,9 @@ class InputImage(LenientPart):
     @property
     def text(self) -> str:
         """As part of a text, see `images.py`."""
-        return as_text(self.image_url.partition(",")[2], self.detail)
+        if self.image_url.lstrip()[:5].lower() == "data:":
+            return as_text(self.image_url.partition(",")[2], self.detail)  # it was checked
+        return from_url(self.image_url, self.detail)
 
 
 _TYPES_OF_PARTS = ("input_text", "output_text", "text", "refusal", "input_image")

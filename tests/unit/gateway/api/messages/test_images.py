@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 from gateway.api.anthropic.schema import MessagesBody
 from gateway.api.common.body import parse
 from gateway.api.messages.images import (
+    MAX_ADDRESS,
     as_text,
     from_base64,
     from_part,
@@ -71,8 +72,9 @@ async def test_the_file_says_what_it_is(image, spell):
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("http://a/b.png", "fetches none"),
-        ("HTTPS://a/b.png", "fetches none"),
+        ("http://a/b c.png", "no white space"),
+        ("https://a/\x02data:image;detail=auto;base64,\x03", "no white space"),
+        ("https://a/" + "b" * MAX_ADDRESS, "characters"),
         ("file:///etc/passwd", "data: URL"),
         ("data:image/png;base64", "data: URL"),
         ("data:image/png,%89PNG", "with base64"),
@@ -81,8 +83,8 @@ async def test_the_file_says_what_it_is(image, spell):
         ("data:image/png;base64,", "PNG, JPEG, WebP or GIF"),
         ("data:image/png;base64," + b64encode(b"<svg/>").decode(), "PNG, JPEG, WebP or GIF"),
         ("data:image/png;base64," + b64encode(b"RIFF\0\0\0\0WAVE").decode(), "PNG, JPEG, WebP or GIF"),
-        (None, "data: URL"),
-        (["a"], "data: URL"),
+        (None, "a URL"),
+        (["a"], "a URL"),
     ],
 )
 def test_what_is_no_image(url, said):
@@ -243,7 +245,7 @@ USER = {"role": "user", "content": "A"}
         ),
         (
             ResponsesBody,
-            {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "https://a/b"}]}]},
+            {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "ftp://a/b"}]}]},
             "input[0].content[0].image_url",
         ),
         (OllamaGenerateBody, {"prompt": "A", "images": [URL]}, "images[0]"),

@@ -17,7 +17,7 @@ from gateway.errors import BadRequest
 
 PNG = b64encode(b"\x89PNG\r\n\x1a\n and a picture").decode()
 SVG = b64encode(b"<svg/>").decode()
-URLS = ["https://a.b/c.png", f"data:image/svg+xml;base64,{SVG}", "data:image/png;base64,"]
+URLS = ["ftp://a.b/c.png", f"data:image/svg+xml;base64,{SVG}", "data:image/png;base64,"]
 GOOD = f"data:image/png;base64,{PNG}"
 
 
