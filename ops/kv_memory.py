@@ -18,7 +18,7 @@ from gpu_worker.models.wrapped import language_part
 from ops.model_directory import files
 from ops.model_directory.encoder import encoder_family
 from ops.model_directory.gguf.file import read_gguf
-from ops.model_directory.weight_files import named_files
+from ops.model_directory.weight_files import gguf_files, named_files
 
 _MAX_HEADER = 100 * 2**20  # the safetensors format allows no longer one
 _BITS = {"BOOL": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}  # of others the name ends with the bits
@@ -161,11 +161,10 @@ def weights_bytes(model: Path) -> int:
     except files.FileError as error:
         raise ModelFilesError(str(error)) from error
     if not any(path.is_file() for path in weights):
-        gguf = sorted(model.glob("*.gguf"))
-        if not gguf:
-            raise ModelFilesError(f"no {weights[0].name} in {model}")
         try:
-            return sum(place.nbytes for place in read_gguf(gguf[0].resolve()).tensors.values())
+            if not (gguf := gguf_files(model)):
+                raise ModelFilesError(f"no {weights[0].name} in {model}")
+            return sum(place.nbytes for place in read_gguf(gguf[0]).tensors.values())
         except files.FileError as error:
             raise ModelFilesError(str(error)) from error
     return sum(_tensors_bytes(file) for file in weights)

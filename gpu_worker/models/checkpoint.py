@@ -18,7 +18,7 @@ from gpu_worker.models.gguf_tensors import GgufTensors
 from gpu_worker.models.stacked import single_experts
 from gpu_worker.models.wrapped import language_tensors
 from ops.model_directory.files import FileError, not_there
-from ops.model_directory.weight_files import INDEX, SINGLE, only_pickles, weight_files, weight_map
+from ops.model_directory.weight_files import INDEX, SINGLE, gguf_files, only_pickles, weight_map
 
 _WEIGHT = "weight"
 NO_ALIASES: Mapping[str, str] = {}
@@ -276,8 +276,8 @@ def open_checkpoint(
     Raises `ModelError` if there is no such file, if a file is truncated or of another kind, or if a file does
     not have the tensors that the index says.
     """
-    if is_gguf(directory):
-        gguf = GgufTensors(min(directory.glob("*.gguf")).resolve())
+    if linked := _gguf_files(directory):
+        gguf = GgufTensors(linked[0])
         yield Checkpoint({name: (gguf, name) for name in gguf.names}, form, gguf.maps)
         return
     with ExitStack() as opened:
@@ -302,8 +302,12 @@ def open_checkpoint(
 
 def is_gguf(directory: Path) -> bool:
     """Whether the weights of a directory are in GGUF files. Raises `ModelError`."""
+    return bool(_gguf_files(directory))
+
+
+def _gguf_files(directory: Path) -> list[Path]:
     try:
-        return any(directory.glob("*.gguf")) and not weight_files(directory)
+        return gguf_files(directory)
     except FileError as error:
         raise ModelError(str(error)) from error
 

@@ -13,7 +13,6 @@ import torch
 from gpu_worker.errors import ModelError
 from gpu_worker.kernels.kv_sizes import PageShape, StateShape
 from gpu_worker.models.alibi import slopes
-from gpu_worker.models.checkpoint import is_gguf
 from gpu_worker.models.experts_config import ExpertsConfig, read_experts
 from gpu_worker.models.families import FAMILIES, Family, family_of, is_headless
 from gpu_worker.models.index_config import IndexConfig, read_index
@@ -25,6 +24,7 @@ from gpu_worker.models.wrapped import language_part
 from ops.model_directory import files
 from ops.model_directory.classifier import classifier_of
 from ops.model_directory.files import FileError
+from ops.model_directory.weight_files import MADE_OF
 
 T = TypeVar("T")
 
@@ -234,7 +234,7 @@ def read_config(directory: Path) -> ModelConfig:
     if family is None:
         known = ", ".join(FAMILIES)
         raise values.wrong("architectures", f"{architecture} is not supported ({known})")
-    canonical = family.canonical(values.values, made=is_gguf(directory))
+    canonical = family.canonical(values.values, made=values.get(MADE_OF) is not None)
     return _config_of(architecture, family, Values(values.path, canonical))
 
 

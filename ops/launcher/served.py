@@ -11,7 +11,7 @@ from ops.model_directory.files import FileError, not_there
 from ops.model_directory.hub import model_name
 from ops.model_directory.lora_modules import named, parse
 from ops.model_directory.settings import SHIPPED_MODEL
-from ops.model_directory.weight_files import SINGLE, named_files, only_pickles
+from ops.model_directory.weight_files import SINGLE, gguf_files, named_files, only_pickles
 from ops.runtime.errors import UsageError
 
 SHIPPED_MODEL_NAME = "quire-tiny"
@@ -50,12 +50,9 @@ class Served:
                 "A model of the Hugging Face Hub is named ORG/NAME"
             )
         try:
-            weights = named_files(self.path)
+            weights = [path.name for path in gguf_files(self.path)] or named_files(self.path)
         except FileError as error:
             raise UsageError(str(error)) from error
-        gguf = [path.name for path in sorted(self.path.glob("*.gguf"))]
-        if gguf and not any((self.path / name).is_file() for name in weights):
-            weights = gguf
         for name in ("config.json", "tokenizer.json", *weights):
             file = self.path / name
             if not file.exists():

@@ -15,6 +15,9 @@ SINGLE = "model.safetensors"
 """The file without an index."""
 INDEX = "model.safetensors.index.json"
 CONSOLIDATED = "consolidated*.safetensors"
+MADE_OF = "made_of"
+"""Key of the config.json that is made of a model's file, with the kind of the file."""
+GGUF = "gguf"
 _SUFFIX = ".safetensors"
 _MOST_BYTES = 255  # of a file's name
 
@@ -44,6 +47,19 @@ def weight_files(directory: Path) -> list[Path]:
     return [path for name in named_files(directory) if (path := directory / name).is_file()]
 
 
+def gguf_files(directory: Path) -> list[Path]:
+    """The GGUF files with the weights, in the order of their names; empty: safetensors have them.
+
+    Raises `FileError` if config.json is not made of them. llama.cpp orders rows and scales weights in ways of
+    its own, so that a model's other config.json means another model.
+    """
+    found = [] if weight_files(directory) else sorted(directory.glob(f"*.{GGUF}"))
+    if found and read_json(directory / "config.json").get(MADE_OF) != GGUF:
+        what = f"config.json is not of {found[0].name}, and {SINGLE} is not there"
+        raise FileError(f"{directory}: {what}: name the .gguf file itself")
+    return found
+
+
 _OF_TRAINING = ("training_args", "optimizer", "scheduler", "rng_state")
 """Beginnings of the names of pickles that are no weights."""
 
@@ -62,8 +78,9 @@ def only_pickles(directory: Path) -> str | None:
 
 
 def check_form(directory: Path, weights: bool) -> None:
-    """Raise `FileError` if the model is there in Mistral's form alone. `weights`: whether they count, too."""
-    there = not weights or weight_files(directory) or any(directory.glob("*.gguf"))
+    """Raise `FileError` if the model is there in Mistral's form alone, or as a GGUF file beside another's
+    config.json. `weights`: whether they count, too."""
+    there = not weights or weight_files(directory) or gguf_files(directory)
     alone = [] if there else sorted(directory.glob(CONSOLIDATED))
     if not (directory / "config.json").is_file():
         alone += [path for path in (directory / "params.json",) if path.is_file()]

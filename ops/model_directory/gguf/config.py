@@ -30,6 +30,7 @@ from ops.model_directory.gguf.state_spaces import (
     mamba2,
     nemotron_h,
 )
+from ops.model_directory.weight_files import GGUF, MADE_OF
 
 _END_TEXTS = (
     *(
@@ -138,6 +139,7 @@ def config_of(file: Gguf, factors: Mapping[str, Sequence[float]]) -> dict[str, A
     if not latent and keys.number("attention.value_length", head_dim) != head_dim:
         raise keys.wrong("attention.value_length", "another size than of keys")
     config = {
+        MADE_OF: GGUF,
         "architectures": [architecture.name],
         "vocab_size": file.tensors["token_embd.weight"].shape[0],
         "hidden_size": keys.number("embedding_length"),

@@ -19,7 +19,7 @@ from ops.model_directory.gguf.tokenizer import tokenizer_config_of, tokenizer_of
 from ops.model_directory.made_directory import made_directory
 
 SUFFIX = ".gguf"
-KIND = "gguf 4"
+KIND = "gguf 5"
 """The number is raised when a directory is made in another way than before."""
 
 _PART = re.compile(r"-(\d{5})-of-\d{5}$")

@@ -74,6 +74,7 @@ def test_a_pointer_is_no_model(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"it has no model-2\.safetensors"):
         Served(tmp_path).check()
     (tmp_path / "model.gguf").write_text("")
+    (tmp_path / "config.json").write_text('{"made_of": "gguf"}')
     (tmp_path / INDEX).write_text("[]")
     with pytest.raises(UsageError, match=r"is not a JSON object"):
         Served(tmp_path).check()

@@ -14,7 +14,7 @@ from ops.kv_memory import weights_bytes
 from ops.model_directory.files import FileError
 from ops.model_directory.hub import HubError, fetched
 from ops.model_directory.settings import SHIPPED_DRAFT
-from ops.model_directory.weight_files import INDEX, SINGLE, named_files, weight_files
+from ops.model_directory.weight_files import GGUF, INDEX, MADE_OF, SINGLE, named_files, weight_files
 
 
 @pytest.fixture
@@ -22,6 +22,13 @@ def model(tmp_path: Path) -> Path:
     directory = tmp_path / "model"
     shutil.copytree(SHIPPED_DRAFT, directory)
     return directory
+
+
+def mark_as_gguf(model: Path) -> None:
+    """As a directory is that was made of a GGUF file."""
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {MADE_OF: GGUF}))
+    (model / "model.gguf").write_bytes(b"")
 
 
 def test_weights_that_are_there_twice_count_once(model: Path) -> None:
@@ -59,7 +66,7 @@ def test_files_that_are_not_read_do_not_count(model: Path) -> None:
     assert weights_of(model) == hashed
     assert weights_bytes(model) == stored
     (model / "model.safetensors").unlink()
-    (model / "model.gguf").write_bytes(b"")
+    mark_as_gguf(model)
     assert is_gguf(model)
 
 
@@ -72,7 +79,7 @@ def test_an_index_that_cannot_be_read_is_one_line(model: Path) -> None:
 
 def test_a_gguf_file_is_not_kept_from_being_read(model: Path) -> None:
     (model / "model.safetensors").rename(model / "consolidated.safetensors")
-    (model / "model.gguf").write_bytes(b"")
+    mark_as_gguf(model)
     assert is_gguf(fetched(model))
 
 

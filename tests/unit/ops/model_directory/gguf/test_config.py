@@ -55,6 +55,7 @@ def test_layers_for_multi_token_prediction(tmp_path: Path, architecture: str, la
 def test_sizes(tmp_path: Path) -> None:
     config = config_of(a_file(tmp_path), {})
     assert config == {
+        "made_of": "gguf",
         "architectures": ["LlamaForCausalLM"],
         "vocab_size": 7,
         "hidden_size": 64,

@@ -1,5 +1,6 @@
 """GGUF files as model directories, as all services take them."""
 
+import json
 import os
 from pathlib import Path
 
@@ -8,12 +9,13 @@ import pytest
 from gpu_worker.errors import ModelError
 from gpu_worker.models.checkpoint import open_checkpoint
 from gpu_worker.startup.fingerprint import weights_of
-from ops.kv_memory import loaded_bytes, weights_bytes
+from ops.kv_memory import ModelFilesError, loaded_bytes, weights_bytes
 from ops.launcher.served import Served
 from ops.model_directory.files import FileError
 from ops.model_directory.gguf.directory import as_directory, gguf_of
 from ops.model_directory.gguf.file import read_gguf
 from ops.model_directory.hub import HubError, fetched, model_name
+from ops.runtime.errors import UsageError
 from tests.support.gguf import random_blocks, tokens, write_gguf
 from tests.unit.ops.model_directory.gguf.test_config import SIZES
 from tokenizer_svc.model.tokenizer import TextModel
@@ -89,13 +91,54 @@ def test_a_directory_with_several_models(file: Path) -> None:
     assert gguf_of(file.parent / "Owl.gguf") == file.parent / "Owl.gguf"
 
 
+@pytest.mark.parametrize("others", [[], ["Owl.gguf"]])
+def test_another_configuration_beside_it_is_not_its_own(file: Path, others: list[str]) -> None:
+    """llama.cpp permutes rows of queries and keys: with Hugging Face's config.json tokens would be wrong."""
+    directory = fetched(file)
+    for name in others:
+        (file.parent / name).write_bytes(file.read_bytes())
+    config = json.loads((directory / "config.json").read_text())
+    del config["made_of"]
+    (file.parent / "config.json").write_text(json.dumps(config))
+    message = rf"^{file.parent}: config\.json is not of Fox-Q8_0\.gguf, .*: name the \.gguf file itself$"
+    with pytest.raises(HubError, match=message):
+        fetched(file.parent)
+    with pytest.raises(ModelError, match=message), open_checkpoint(file.parent):
+        pass
+    with pytest.raises(ModelFilesError, match=message):
+        weights_bytes(file.parent)
+    with pytest.raises(UsageError, match=message):
+        Served(file.parent).check()
+    assert fetched(file) == fetched(directory) == directory
+
+
+def test_a_split_file_in_the_cache_of_the_hub(file: Path, tmp_path: Path) -> None:
+    """Where the parts are links to files that have other names."""
+    snapshot = tmp_path / "snapshot"
+    snapshot.mkdir()
+    embedding = random_blocks("Q8_0", 97, 64).numpy().tobytes()
+    for number, name in enumerate(("token_embd", "output")):
+        split = {"split.no": number, "split.count": 2, "split.tensors.count": 2}
+        values = split if number else {**read_gguf(file).values, **split}
+        tensors = {f"{name}.weight": (8, (97, 64), embedding)}
+        blob = write_gguf(tmp_path / f"{number:064}", values, tensors)
+        (snapshot / f"Fox-{number + 1:05}-of-00002.gguf").symlink_to(blob)
+    directory = fetched(snapshot)
+    assert weights_bytes(directory) == 2 * 97 * 68
+    with open_checkpoint(directory) as checkpoint:
+        assert checkpoint.names() == {f"{name}.weight.Q8_0" for name in ("model.embed_tokens", "lm_head")}
+
+
 def test_a_wrong_file_is_named(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = as_directory(file)
     whole = file.read_bytes()
     file.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(HubError, match=rf"{file}: the file is truncated: "):
         fetched(file)
-    with pytest.raises(ModelError, match=rf"{file}: the file is truncated: "), open_checkpoint(directory):
+    with (
+        pytest.raises(ModelError, match=rf"{directory / file.name}: the file is truncated: "),
+        open_checkpoint(directory),
+    ):
         pass
 
 
