@@ -14,7 +14,7 @@ from gpu_worker.machine.onednn import has_onednn_bfloat16
 from gpu_worker.models.adapters.adapters import AdapterFiles
 from gpu_worker.models.causal_lm import CausalLM
 from gpu_worker.models.checkpoint import Checkpoint, is_gguf, open_checkpoint
-from gpu_worker.models.config import architecture_of, read_config, read_values
+from gpu_worker.models.config import ModelConfig, architecture_of, read_config, read_values
 from gpu_worker.models.decoder import Decoder
 from gpu_worker.models.encoder_load import load_encoder
 from gpu_worker.models.families import family_named, family_of
@@ -161,7 +161,7 @@ def _load_native(
     adapters = None if files is None else files.read(config, is_gguf(directory))
     with open_checkpoint(directory, form, stacked, aliases) as checkpoint, torch.inference_mode():
         keeps = frozenset() if form is None else kinds_kept(kernels)
-        dtype = dtype or config.dtype or checkpoint.dtype()
+        dtype = _dtype(dtype, config, checkpoint)
         weights = Weights(checkpoint, dtype, device, ranks=ranks, keeps=keeps)
         if not (config.num_labels or config.headless or has_head(config, weights)):
             if _pools(directory):
@@ -193,6 +193,19 @@ def _load_native(
         if unknown:
             raise ModelError(f"{directory}: config.json does not account for tensor {unknown[0]}")
     return model, checkpoint
+
+
+def _dtype(asked: torch.dtype | None, config: ModelConfig, checkpoint: Checkpoint) -> torch.dtype:
+    """Type of weights and activations."""
+    dtype = asked or config.dtype or checkpoint.dtype()
+    if dtype == torch.float16 and config.family.overflows_float16:
+        beyond = f"activations of {config.architecture} may be beyond the numbers of float16"
+        if asked:
+            log.warning("QUIRE_DTYPE=float16: %s: bfloat16 has them", beyond)
+        else:
+            log.info("%s: it is computed in bfloat16", beyond)
+            return torch.bfloat16
+    return dtype
 
 
 def _pools(directory: Path) -> bool:
