@@ -294,7 +294,7 @@ def open_checkpoint(
                 raise ModelError(f"{path}: {INDEX} says that it has tensor {missing[0]}, it has not")
             files |= dict.fromkeys(expected or names, file)
             maps += _map(file)
-        found = {_usual(name, aliases): (files[own], own) for name, own in part(files).items()}
+        found = {usual_name(name, aliases): (files[own], own) for name, own in part(files).items()}
         checkpoint = Checkpoint(single_experts(found, plain=stacked), form, maps)
         checkpoint.left = len(files) - len(found)
         yield checkpoint
@@ -312,7 +312,7 @@ def _gguf_files(directory: Path) -> list[Path]:
         raise ModelError(str(error)) from error
 
 
-def _usual(name: str, aliases: Mapping[str, str]) -> str:
+def usual_name(name: str, aliases: Mapping[str, str]) -> str:
     """The name of a tensor, with `aliases` replaced."""
     for alias, usual in aliases.items():
         name = name.replace(alias, usual)

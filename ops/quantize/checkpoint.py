@@ -12,10 +12,11 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from gpu_worker.models.checkpoint import shards
+from gpu_worker.models.checkpoint import shards, usual_name
 from gpu_worker.models.config import ModelConfig, read_config, read_values
 from gpu_worker.models.formats import read_format
 from gpu_worker.models.formats.format import KEY
+from gpu_worker.models.wrapped import tower_tensors
 from ops.model_directory.files import MODELOPT, read_json
 from ops.model_directory.modules import modules_in
 from ops.quantize.weights import TARGETS, Target
@@ -75,13 +76,15 @@ def _write(
     with ExitStack() as opened:
         files = [opened.enter_context(safe_open(path, framework="pt")) for path in shards(source)]
         names = [(name, file) for file in files for name in file.keys()]  # noqa: SIM118
+        towers = tower_tensors(name for name, _ in names)
         for number, (name, file) in enumerate(names):
             tensor = file.get_tensor(name)
             report.bytes_before += tensor.nbytes
             found = {name: tensor}
             if tensor.dim() == 2 and name.endswith(_WEIGHT) and tensor.is_floating_point():
                 stem = name.removesuffix(_WEIGHT)
-                if _is_product(config, stem) and tensor.shape[1] % target.multiple == 0:
+                whole = tensor.shape[1] % target.multiple == 0
+                if whole and name not in towers and _is_product(config, name):
                     encoded = target.encode(tensor, tensor.dtype)
                     found = {f"{stem}.{end}": each for end, each in encoded.items()}
                     report.quantized += tensor.numel()
@@ -98,9 +101,10 @@ def _write(
     return report
 
 
-def _is_product(config: ModelConfig, stem: str) -> bool:
-    """Whether a matrix is quantized: embeddings, heads, routers and the weights of an indexer's heads, whose
-    rounding costs most, are not."""
+def _is_product(config: ModelConfig, name: str) -> bool:
+    """Whether a matrix of the language model is quantized: embeddings, heads, routers and the weights of an
+    indexer's heads, whose rounding costs most, are not."""
+    stem = usual_name(name, config.family.aliases).removesuffix(_WEIGHT)
     names, experts, latent = config.family.names, config.family.experts, config.family.latent
     others = [names.embedding, names.head, names.score, *([names.positions] if names.positions else [])]
     if experts is not None:

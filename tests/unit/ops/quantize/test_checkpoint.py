@@ -9,11 +9,14 @@ from safetensors import safe_open
 
 from gpu_worker.kernels.reference.kept import KeptReference
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
+from gpu_worker.models.load import Beside, load_model
+from gpu_worker.models.wrapped import tower_tensors
 from ops.model_directory.files import MODELOPT
 from ops.quantize import checkpoint
 from ops.quantize.checkpoint import QuantizeError, quantize
 from ops.quantize.weights import TARGETS
 from tests.support.dense import dense, write
+from tests.support.seeing import seeing
 from tests.unit.gpu_worker.behaviour.test_checkpoint_formats import WIDE, logits_of
 from tests.unit.gpu_worker.behaviour.test_families import MODELS, random_model
 
@@ -84,6 +87,44 @@ def test_the_weights_of_an_indexers_heads_stay(tmp_path: Path) -> None:
     config = json.loads((tmp_path / "copy" / "config.json").read_text())["quantization_config"]
     assert f"{indexer}.weights_proj" in config["ignore"]
     assert logits_of(tmp_path / "copy", ReferenceKernels()).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("name", "plain", "quantized"),
+    [
+        ("Kimi Linear", ["layers.1.block_sparse_moe.gate"], "layers.0.block_sparse_moe.up_proj"),
+        ("Ling 3", ["word_embeddings", "layers.1.mlp.gate"], "layers.0.mlp.up_proj"),
+    ],
+)
+def test_routers_and_embeddings_stay_whatever_they_are_called(
+    tmp_path: Path, name: str, plain: list[str], quantized: str
+) -> None:
+    architecture, changes = MODELS[name]
+    random_model(architecture, changes | {"hidden_size": 128}).save_pretrained(tmp_path / "source")
+    quantize(tmp_path / "source", tmp_path / "copy", "int8", str)
+    with safe_open(tmp_path / "copy" / "model.safetensors", framework="pt") as file:
+        kinds = {each: file.get_tensor(f"model.{each}.weight").dtype for each in (*plain, quantized)}
+    assert kinds == {**dict.fromkeys(plain, torch.float32), quantized: torch.int8}
+    assert logits_of(tmp_path / "copy", ReferenceKernels()).isfinite().all()
+
+
+@pytest.mark.parametrize("kind", ["int4", "int8", "fp8"])
+def test_what_a_model_sees_with_stays(tmp_path: Path, kind: str) -> None:
+    source, copy = tmp_path / "source", tmp_path / "copy"
+    seeing("Qwen3VL", source)
+    quantize(source, copy, kind, str)
+    with (
+        safe_open(source / "model.safetensors", framework="pt") as before,
+        safe_open(copy / "model.safetensors", framework="pt") as after,
+    ):
+        towers = tower_tensors(before.keys())
+        assert towers
+        assert all(before.get_tensor(name).equal(after.get_tensor(name)) for name in towers)
+        assert not set(after.keys()) <= set(before.keys())
+    ignored = json.loads((copy / "config.json").read_text())["quantization_config"]["ignore"]
+    assert "model.visual.blocks.0.mlp.linear_fc1" in ignored
+    loaded = load_model(copy, torch.device("cpu"), ReferenceKernels(), beside=Beside(image_tokens=64))
+    assert loaded.tower is not None
 
 
 def test_a_classification_head_stays(tmp_path: Path) -> None:
