@@ -35,7 +35,8 @@ from gpu_worker.startup.warmup import full_step, rehearse
 from gpu_worker.step.draft_model import load_draft
 from gpu_worker.step.limits import BatchLimits
 from gpu_worker.step.runner import Runner
-from ops.model_directory.grammars import end_tokens_in
+from ops.model_directory.end_tokens import end_tokens_in
+from ops.model_directory.files import FileError
 from ops.model_directory.hub import fetched, fetched_adapter
 from ops.model_directory.lora_modules import written
 
@@ -115,7 +116,10 @@ def load_rank(
     runner.batch.grammars.limits_time = ranks.rank == 0
     if not limits.bidirectional:  # what generates nothing has no grammars
         tell("reading the vocabulary")
-        runner.batch.grammars.prepare(end_tokens_in(settings.model))
+        try:
+            runner.batch.grammars.prepare(end_tokens_in(settings.model))
+        except FileError as error:
+            raise ModelError(str(error)) from error
     return runner
 
 

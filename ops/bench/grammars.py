@@ -21,7 +21,8 @@ from transformers import AutoTokenizer
 from ops.bench.command import parser
 from ops.bench.record import aligned, percentile, write
 from ops.bench.robust.json_schemas import drawn
-from ops.model_directory.grammars import Vocabulary, end_tokens_in
+from ops.model_directory.end_tokens import end_tokens_in
+from ops.model_directory.grammars import Vocabulary
 from ops.model_directory.settings import SHIPPED_MODEL
 from tokenizer_svc.grammars.grammar_text import grammar_text
 

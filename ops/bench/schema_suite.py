@@ -20,7 +20,8 @@ from transformers import AutoTokenizer
 
 from ops.bench.command import parser
 from ops.bench.record import aligned, write
-from ops.model_directory.grammars import Vocabulary, end_tokens_in
+from ops.model_directory.end_tokens import end_tokens_in
+from ops.model_directory.grammars import Vocabulary
 from ops.model_directory.settings import SHIPPED_MODEL
 from tokenizer_svc.grammars.grammar_text import grammar_text
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, get_version
 
-from ops.model_directory.files import FileError, read_json
+from ops.model_directory.files import FileError
 from ops.model_directory.special_tokens import count_of, unwritten
-from ops.model_directory.tokenizer_content import token_config, tokenizer_content
+from ops.model_directory.tokenizer_content import tokenizer_content
 
 LIMITS = LLParserLimits(
     initial_lexer_fuel=500_000,
@@ -120,37 +120,6 @@ def lower_priority() -> None:
     if sys.platform == "linux":
         with contextlib.suppress(OSError):  # a sandbox may forbid it
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
-
-
-def end_tokens_in(directory: Path) -> list[int]:
-    """The end tokens that generation_config.json names, or else config.json, or else the tokenizer's own end
-    token; none if it has none."""
-    for name in ("generation_config.json", "config.json"):
-        try:
-            content = read_json(directory / name)
-        except FileError:
-            continue
-        for part in (content, content.get("text_config")):
-            value = part.get("eos_token_id") if isinstance(part, dict) else None
-            if isinstance(value, int):
-                return [value]
-            if isinstance(value, list) and value and all(isinstance(token, int) for token in value):
-                return value
-    end = _named_end(directory)
-    return [] if end is None else [end]
-
-
-def _named_end(directory: Path) -> int | None:
-    """The id of the end token that the files of the tokenizer name; None if they name none."""
-    try:
-        named = token_config(directory).get("eos_token")
-        text = named.get("content") if isinstance(named, dict) else named
-        if not isinstance(text, str):
-            return None
-        _, content = tokenizer_content(directory)
-    except (FileError, ValueError):
-        return None
-    return next((int(one["id"]) for one in content.get("added_tokens") or () if one["content"] == text), None)
 
 
 def fault_of(matcher: LLMatcher) -> GrammarError:

@@ -9,6 +9,7 @@ import tokenizers
 
 from ops.model_directory.classifier import Classifier, classifier_of
 from ops.model_directory.encoder import encoder_family
+from ops.model_directory.end_tokens import end_tokens_in
 from ops.model_directory.files import FileError
 from ops.model_directory.special_tokens import is_special
 from ops.model_directory.tokenizer_content import tokenizer_content
@@ -105,9 +106,7 @@ class TextModel:
         return cls(
             tokenizer=tokenizer,
             vocab_size=rows,
-            end_tokens=tuple(
-                token for token in _end_tokens((generation, config), tokenizer, named) if token < rows
-            ),
+            end_tokens=tuple(token for token in _end_tokens(directory) if token < rows),
             defaults=read_defaults(directory / "generation_config.json", generation),
             template=template,
             tool_template=templates.get("tool_use") if template is not None else None,
@@ -266,6 +265,13 @@ def _classifier_of(directory: Path, config: Mapping[str, Any]) -> Classifier | N
         raise ModelDirectoryError(str(error)) from error
 
 
+def _end_tokens(directory: Path) -> list[int]:
+    try:
+        return end_tokens_in(directory)
+    except FileError as error:
+        raise ModelDirectoryError(str(error)) from error
+
+
 def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The part of config.json about the language model, where the model has other parts as well."""
     inner = config.get("text_config")
@@ -280,22 +286,3 @@ def _vocab_size(tokenizer: tokenizers.Tokenizer, config: Mapping[str, Any]) -> i
     if type(size) is not int or size < 1:
         raise ModelDirectoryError(f"config.json: vocab_size: {size!r} is not a number of tokens")
     return size
-
-
-def _end_tokens(
-    configs: Sequence[Mapping[str, Any]], tokenizer: tokenizers.Tokenizer, named: Mapping[str, str]
-) -> tuple[int, ...]:
-    """From the first that has any: generation_config.json, config.json, the tokenizer's eos_token."""
-    for source in (*configs, *map(_text_config, configs)):
-        match source.get("eos_token_id"):
-            case None | []:
-                continue
-            case int(token):
-                ids = [token]
-            case other:
-                ids = other
-        if not isinstance(ids, list) or not all(type(token) is int and token >= 0 for token in ids):
-            raise ModelDirectoryError(f"eos_token_id: {ids!r} is not a token id or a list of them")
-        return tuple(ids)
-    end: int | None = tokenizer.token_to_id(named["eos_token"]) if "eos_token" in named else None
-    return () if end is None else (end,)

@@ -15,7 +15,8 @@ from gpu_worker.sampling.grammars import Grammars
 from gpu_worker.step.runner import Runner
 from ops.bench.load.workload import Question
 from ops.bench.rig.in_process import InProcess, TrackedRequest
-from ops.model_directory.grammars import Vocabulary, end_tokens_in
+from ops.model_directory.end_tokens import end_tokens_in
+from ops.model_directory.grammars import Vocabulary
 from proto.sampling_pb2 import Grammar
 
 NAMES = ("favourite colour", "town of birth", "name of the dog", "reason for asking")

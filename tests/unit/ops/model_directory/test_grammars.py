@@ -3,7 +3,6 @@
 import contextlib
 import json
 import random
-import shutil
 import time
 from pathlib import Path
 from unittest.mock import patch
@@ -13,10 +12,9 @@ import pytest
 from tokenizers import Tokenizer
 
 from ops.model_directory import grammars
-from ops.model_directory.grammars import GrammarError, LimitError, Vocabulary, end_tokens_in, rolls_back
+from ops.model_directory.grammars import GrammarError, LimitError, Vocabulary, rolls_back
 from ops.model_directory.settings import SHIPPED_MODEL
 from tokenizer_svc.grammars.grammar_text import grammar_text
-from tokenizer_svc.model.tokenizer import TextModel
 
 END = 4
 STRING = {"type": "string"}
@@ -113,44 +111,6 @@ def test_a_text_is_not_spelled_with_a_token_that_has_no_row_of_logits(tmp_path: 
         vocabulary.walk(matcher)
         assert matcher.is_accepting()
         assert not vocabulary.special.keys() & {"[one]", "[two]"}
-
-
-@pytest.mark.parametrize(
-    ("generation", "config", "ends"),
-    [
-        ({"eos_token_id": [5, 6]}, {"eos_token_id": 7}, [5, 6]),
-        ({}, {"eos_token_id": 7, "text_config": {"eos_token_id": 8}}, [7]),
-        ({"eos_token_id": []}, {"text_config": {"eos_token_id": [8, 9]}}, [8, 9]),
-        (None, {"eos_token_id": None, "text_config": 7}, []),
-        (None, None, []),
-    ],
-)
-def test_which_tokens_end_an_answer(
-    tmp_path: Path, generation: object, config: object, ends: list[int]
-) -> None:
-    for name, content in (("generation_config", generation), ("config", config)):
-        if content is not None:
-            (tmp_path / f"{name}.json").write_text(json.dumps(content))
-    assert end_tokens_in(tmp_path) == ends
-
-
-@pytest.mark.parametrize("named", ["</s>", {"__type": "AddedToken", "content": "</s>"}, "<|none|>", None])
-def test_the_tokenizers_own_end_token_is_the_last_resort(tmp_path: Path, named: object) -> None:
-    shutil.copy(SHIPPED_MODEL / "tokenizer.json", tmp_path)
-    end = Tokenizer.from_file(str(tmp_path / "tokenizer.json")).id_to_token(END)
-    named = json.loads(json.dumps(named).replace("</s>", end))
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": named}))
-    model = TextModel.load(tmp_path)
-    assert end_tokens_in(tmp_path) == list(model.end_tokens) == ([END] if end in str(named) else [])
-
-
-def test_an_end_token_that_no_token_is(tmp_path: Path) -> None:
-    """Of a tokenizer.json without added tokens."""
-    content = json.loads((SHIPPED_MODEL / "tokenizer.json").read_text())
-    del content["added_tokens"]
-    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|none|>"}))
-    assert end_tokens_in(tmp_path) == []
 
 
 @pytest.mark.parametrize(
