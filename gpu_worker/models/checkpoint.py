@@ -278,7 +278,9 @@ def open_checkpoint(
     """
     if linked := _gguf_files(directory):
         gguf = GgufTensors(linked[0])
-        yield Checkpoint({name: (gguf, name) for name in gguf.names}, form, gguf.maps)
+        checkpoint = Checkpoint({name: (gguf, name) for name in gguf.names}, form, gguf.maps)
+        checkpoint.left = gguf.left
+        yield checkpoint
         return
     with ExitStack() as opened:
         files: dict[str, Any] = {}

@@ -21,6 +21,8 @@ from ops.model_directory.gguf.file import PLAIN, TensorPlace, read_gguf
 from ops.model_directory.gguf.keys import FACTORS
 
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_OTHER_PARTS = ("v.", "mm.", "a.")
+"""What names of encoders of images and sounds begin with, which files of Ollama have."""
 _ROW = "mlp.shared_expert_gate.weight"
 """A matrix of one row, which llama.cpp has as a vector."""
 _FILTERS = ("conv1d.weight", "conv.conv.weight")
@@ -58,9 +60,11 @@ class GgufTensors:
         except (FileError, OSError, RuntimeError) as error:
             raise ModelError(str(error).partition("\n")[0]) from error
         self._one_more = architecture in ("gemma", "gemma2", "gemma3", "qwen35", "qwen35moe", "qwen3next")
+        self.left = sum(own.startswith(_OTHER_PARTS) for own in gguf.tensors)
+        """Number of tensors that are of other parts of the model."""
         self._places: dict[str, list[TensorPlace]] = {}
         for own, whole in sorted(gguf.tensors.items()):  # key is before value
-            if own not in FACTORS:
+            if own not in FACTORS and not own.startswith(_OTHER_PARTS):
                 for name, place in _single(hugging_face_name(architecture, own), whole):
                     self._places.setdefault(name, []).append(place)
         for name, places in self._places.items():

@@ -9,7 +9,7 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +18,16 @@ from ops.runtime.user_directory import user_directory
 
 
 def made_directory(
-    model: Path, kind: str, name: str, links: Iterable[Path], contents: Callable[[], Mapping[str, Any]]
+    model: Path, kind: str, name: str, links: Mapping[str, Path], contents: Callable[[], Mapping[str, Any]]
 ) -> Path:
     """The directory `name` of the model at `model`, which is made if it is not there yet.
 
-    `kind`: what it is made of, and in which version; a part of its path. `links`: files that it links to; it
-    is another directory if one of them has another size or time of change. `contents`: makes the contents of
-    its own files, as JSON, by their names; they stand for files with these names. Raises `FileError`.
+    `kind`: what it is made of, and in which version; a part of its path. `links`: files that it links to, by
+    the names of the links; it is another directory if one of them has another size or time of change.
+    `contents`: makes the contents of its own files, as JSON, by their names; they stand for files with these
+    names. Raises `FileError`.
     """
-    files = sorted(links)
+    files = sorted(links.values())
     marks = [f"{path} {(stat := path.stat()).st_size} {stat.st_mtime_ns}" for path in files]
     key = hashlib.blake2b("\n".join([kind, *marks]).encode(), digest_size=8).hexdigest()
     base = user_directory("XDG_CACHE_HOME", ".cache") / kind.split()[0]
@@ -41,8 +42,8 @@ def made_directory(
             for file, content in made_of.items():
                 (made / file).parent.mkdir(exist_ok=True)
                 (made / file).write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
-            for path in (path for path in files if path.name not in made_of):
-                (made / path.name).symlink_to(path)
+            for link in links.keys() - made_of.keys():
+                (made / link).symlink_to(links[link])
             made.chmod(0o755)
             made.rename(directory)
         finally:

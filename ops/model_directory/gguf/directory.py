@@ -14,7 +14,7 @@ from typing import Any
 
 from ops.model_directory.files import FileError
 from ops.model_directory.gguf.config import config_of, generation_of, pooling_of, read_factors
-from ops.model_directory.gguf.file import read_gguf
+from ops.model_directory.gguf.file import is_gguf, read_gguf
 from ops.model_directory.gguf.tokenizer import tokenizer_config_of, tokenizer_of
 from ops.model_directory.made_directory import made_directory
 
@@ -28,9 +28,9 @@ _PART = re.compile(r"-(\d{5})-of-\d{5}$")
 def gguf_of(model: Path) -> Path | None:
     """The first GGUF file of a model: of a path to one, or to a directory with one and no other model.
 
-    Raises `FileError` if a directory has several models.
+    A file may have any name, as the blobs of Ollama. Raises `FileError` if a directory has several models.
     """
-    if model.suffix == SUFFIX and model.is_file():
+    if model.is_file() and (model.suffix == SUFFIX or is_gguf(model)):
         return model
     if not model.is_dir() or (model / "config.json").exists():
         return None
@@ -63,4 +63,5 @@ def as_directory(file: Path, say: Callable[[str], object] = lambda line: None) -
             "tokenizer_config.json": tokenizer_config_of(gguf),
         }
 
-    return made_directory(file, KIND, gguf_name(gguf.path), gguf.paths, contents)
+    links = {f"{path.name.removesuffix(SUFFIX)}{SUFFIX}": path for path in gguf.paths}
+    return made_directory(file, KIND, gguf_name(gguf.path), links, contents)

@@ -175,6 +175,15 @@ def read_gguf(path: Path) -> Gguf:
     return Gguf(every[0], values, tensors)
 
 
+def is_gguf(path: Path) -> bool:
+    """Whether a regular file begins as GGUF files do."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
+
+
 def split_paths(path: Path, count: int) -> list[Path]:
     """All files of a split model, one of which is `path`: NAME-00001-of-00003.gguf. Raises `FileError`."""
     if count > MOST_FILES:
@@ -200,7 +209,7 @@ def _read_one(path: Path) -> tuple[dict[str, Any], dict[str, TensorPlace]]:
 
 def _parse(reader: _Reader, size: int) -> tuple[dict[str, Any], dict[str, TensorPlace]]:
     path = reader.path
-    if reader.take(4) != MAGIC:
+    if reader.take(len(MAGIC)) != MAGIC:
         raise FileError(f"{path}: not a GGUF file")
     if (version := reader.number("I")) not in VERSIONS:
         raise FileError(f"{path}: GGUF version {version} is not supported (2, 3)")

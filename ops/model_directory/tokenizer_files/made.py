@@ -34,6 +34,6 @@ def with_tokenizer(directory: Path, name: str) -> Path:
         if all((directory / file).is_file() for file in files):
             # Hidden ones, as .git, are no part of a model, and change without it.
             paths = (path for path in directory.iterdir() if not path.name.startswith("."))
-            links = [path.absolute() for path in paths if path.exists()]
+            links = {path.name: path.absolute() for path in paths if path.exists()}
             return made_directory(directory, KIND, name, links, partial(made_of, directory))
     return directory

@@ -129,6 +129,25 @@ def test_a_split_file_in_the_cache_of_the_hub(file: Path, tmp_path: Path) -> Non
         assert checkpoint.names() == {f"{name}.weight.Q8_0" for name in ("model.embed_tokens", "lm_head")}
 
 
+def test_a_blob_of_ollama(file: Path) -> None:
+    """It has no suffix, and beside the language model's tensors those of encoders of images and sounds."""
+    content = random_blocks("Q8_0", 97, 64).numpy().tobytes()
+    names = ("token_embd.weight", "v.blk.0.attn_q.weight", "mm.mm_input_projection.weight", "a.conv1.weight")
+    blob = file.parent / f"sha256-{7:064x}"
+    write_gguf(blob, read_gguf(file).values, dict.fromkeys(names, (8, (97, 64), content)))
+    directory = fetched(blob)
+    assert (directory / f"{blob.name}.gguf").resolve() == blob
+    assert model_name(blob) == model_name(directory) == blob.name
+    Served(directory).check()
+    assert TextModel.load(directory).vocab_size == 97
+    with open_checkpoint(directory) as checkpoint:
+        assert checkpoint.names() == {"model.embed_tokens.weight.Q8_0"}
+        assert checkpoint.left == 3
+    for content in (b"", b"GGU", b"PK\3\4"):
+        blob.write_bytes(content)
+        assert gguf_of(blob) is None
+
+
 def test_a_wrong_file_is_named(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = as_directory(file)
     whole = file.read_bytes()
