@@ -147,6 +147,7 @@ _OTHER_IN_LAYER: Mapping[str, Mapping[str, str]] = {
         **{f"ffn_{one}_exps": f"experts.{{}}.{one}_proj" for one in ("gate_up", "gate", "up", "down")},
     },
     "phi3": {"ffn_up": "mlp.gate_up_proj"},
+    "seed_oss": {"post_attention_norm": "post_attention_layernorm"},
     "qwen2moe": _SHARED_EXPERT,
     "glm4moe": {"post_attention_norm": "post_attention_layernorm", **_SHARED_EXPERTS},
     "gpt-oss": {

@@ -247,7 +247,9 @@ def name_of(name: str, architecture: str) -> str:
         )[parts[0]] + f".{end}"
     if (own := _WHOLE.get(f"{parts[2]}.{end}")) is not None:
         return f"blk.{parts[1]}.{own}"
-    around = architecture in ("gemma2", "gemma3", "gemma4", "glm4moe", "gpt-oss", "qwen35", "qwen35moe")
+    around = architecture in (
+        *("gemma2", "gemma3", "gemma4", "glm4moe", "gpt-oss", "qwen35", "qwen35moe", "seed_oss"),
+    )
     after = "post_attention_norm" if around else "ffn_norm"
     names = {**_LAYER, "post_attention_layernorm": after}
     return f"blk.{parts[1]}.{names[parts[2]]}.{end}"
@@ -411,7 +413,7 @@ def model_file(
             kept = random_blocks(kind, tensor.numel() // columns, columns, seed=100 * seed)
             plain[name] = meant(kind, kept).view(tensor.shape)
         if (
-            architecture in ("llama", "granite")
+            architecture in ("llama", "granite", "mistral3", "smollm3")
             and "proj" in name
             and own.split(".")[-2] in ("attn_q", "attn_k")
         ):

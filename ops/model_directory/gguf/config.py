@@ -86,12 +86,36 @@ def _granite(keys: Keys) -> dict[str, Any]:
     return {**_llama(keys), **granite_scales(keys)}
 
 
+def _mistral3(keys: Keys) -> dict[str, Any]:
+    """Ministral 3 and Devstral 2; Mistral Small 3.1, of which nothing is stretched, is a Llama."""
+    found, scaling = _llama(keys), rope_scaling(keys)
+    if scaling is None:
+        return {"architectures": ["LlamaForCausalLM"], **found}
+    if keys.number("expert_count", 0):
+        raise keys.wrong("expert_count", "experts are not supported beside scaled angles")
+    scaling["llama_4_scaling_beta"] = keys.number("attention.temperature_scale", 0.0)
+    whole = keys.number("rope.scaling.yarn_log_multiplier", 0.0)
+    return {**found, "rope_scaling": scaling | {"mscale": 1.0, "mscale_all_dim": whole}}
+
+
+def _smollm3(keys: Keys) -> dict[str, Any]:
+    return {**_llama(keys), "no_rope_layer_interval": 4}
+
+
+def _seed_oss(keys: Keys) -> dict[str, Any]:
+    biases = {"attention_bias": "attn_q", "attention_out_bias": "attn_output", "mlp_bias": "ffn_up"}
+    return {key: keys.has(f"blk.0.{tensor}.bias") for key, tensor in biases.items()}
+
+
 def _phi3(keys: Keys) -> dict[str, Any]:
     return {"sliding_window": keys.number("attention.sliding_window", 0) or None}
 
 
 ARCHITECTURES: Mapping[str, Architecture] = {
     "llama": Architecture("LlamaForCausalLM", _llama),
+    "mistral3": Architecture("Ministral3ForCausalLM", _mistral3),
+    "smollm3": Architecture("SmolLM3ForCausalLM", _smollm3),
+    "seed_oss": Architecture("SeedOssForCausalLM", _seed_oss),
     "qwen2": Architecture("Qwen2ForCausalLM"),
     "qwen3": Architecture("Qwen3ForCausalLM"),
     "qwen3vl": Architecture("Qwen3ForCausalLM"),

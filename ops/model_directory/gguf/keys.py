@@ -175,7 +175,7 @@ def rope_scaling(keys: Keys) -> dict[str, Any] | None:
         return None
     found = {"rope_type": kind, "factor": keys.number("rope.scaling.factor", linear or None)}
     if kind == "yarn":
-        # Of the architectures that are read, llama.cpp uses yarn_log_multiplier in deepseek2 alone.
+        # Of the architectures that are read, llama.cpp uses yarn_log_multiplier in deepseek2 and mistral3.
         found["original_max_position_embeddings"] = original
         for name in ("beta_fast", "beta_slow"):
             if given := keys.number(f"rope.scaling.yarn_{name}", 0):

@@ -101,6 +101,15 @@ YARN_VALUES = {
     "rope.scaling.factor": 4.0,
     "rope.scaling.original_context_length": 32,
 }
+GROWING = YARN | {
+    **{"beta_fast": 4.0, "beta_slow": 0.5, "original_max_position_embeddings": 8},
+    **{"mscale": 1.0, "llama_4_scaling_beta": 0.4},
+}
+GROWING_VALUES = YARN_VALUES | {
+    **{"rope.scaling.yarn_beta_fast": 4.0, "rope.scaling.yarn_beta_slow": 0.5},
+    **{"rope.scaling.original_context_length": 8, "attention.temperature_scale": 0.4},
+}
+"""Of Ministral 3, whose queries grow with their positions, beyond its original context alone."""
 LATENT = EXPERTS | {
     **{"n_routed_experts": 6, "n_shared_experts": 2, "first_k_dense_replace": 1},
     **{"kv_lora_rank": 256, "q_lora_rank": 256, "num_key_value_heads": 4},
@@ -159,6 +168,37 @@ MODELS: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
         YARN_VALUES
         | {"rope.scaling.yarn_beta_fast": 2.0, "rope.scaling.yarn_beta_slow": 0.5}
         | {"rope.scaling.yarn_log_multiplier": 1.0},  # as in files of Devstral 2: nothing reads it
+    ),
+    "mistral3": (
+        "Ministral3ForCausalLM",
+        {"rope_parameters": GROWING | {"mscale_all_dim": 1.0}, "head_dim": 32},
+        "mistral3",
+        GROWING_VALUES | {"rope.scaling.yarn_log_multiplier": 1.0, **HEADS_OF_32},
+    ),
+    "mistral3, Devstral 2": (
+        "Ministral3ForCausalLM",
+        {"rope_parameters": GROWING | {"mscale_all_dim": 0.0, "llama_4_scaling_beta": 0.0}, "head_dim": 32},
+        "mistral3",
+        GROWING_VALUES
+        | {"rope.scaling.yarn_log_multiplier": 0.0, "attention.temperature_scale": 0.0, **HEADS_OF_32},
+    ),
+    "mistral3, Mistral Small 3.1": (
+        "MistralForCausalLM",
+        {"sliding_window": None, "head_dim": 32},
+        "mistral3",
+        HEADS_OF_32,
+    ),
+    "smollm3": (
+        "SmolLM3ForCausalLM",
+        {"num_hidden_layers": 4, "tie_word_embeddings": True},
+        "smollm3",
+        {"rope.freq_base": 2e6},
+    ),
+    "seed_oss": (
+        "SeedOssForCausalLM",
+        {"head_dim": 32, "attention_bias": True, "attention_out_bias": False},
+        "seed_oss",
+        HEADS_OF_32,
     ),
     "qwen2": ("Qwen2ForCausalLM", {}, "qwen2", {"rope.freq_base": 10000.0}),
     "qwen3": (
