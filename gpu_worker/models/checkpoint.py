@@ -12,7 +12,7 @@ from torch import Tensor
 from gpu_worker.errors import ModelError
 from gpu_worker.kernels.codes import Codes
 from gpu_worker.machine.huge_pages import forget
-from gpu_worker.models.formats.format import Format
+from gpu_worker.models.formats.format import IN_MLX_FORM, Format
 from gpu_worker.models.formats.stored import PIECE, QuantizedWeight
 from gpu_worker.models.gguf_tensors import GgufTensors
 from gpu_worker.models.stacked import single_experts
@@ -42,6 +42,8 @@ class Checkpoint:
         self._read: set[str] = set()
         self.left = 0
         """Number of tensors of the directory that are of other parts of the model."""
+        self.of_mlx = False
+        """MLX has written the files. Norms, filters and experts of some families have another form there."""
         self.parameters = 0
         """Total number of elements of the tensors and weights that `take` and `take_stored` have returned."""
         self.stored_bytes = 0
@@ -284,7 +286,7 @@ def open_checkpoint(
         return
     with ExitStack() as opened:
         files: dict[str, Any] = {}
-        maps = list[range]()
+        maps, written_by = list[range](), set[str | None]()
         for path, expected in shards(directory).items():
             try:
                 file = opened.enter_context(safe_open(path, framework="pt", device="cpu"))
@@ -296,10 +298,17 @@ def open_checkpoint(
                 raise ModelError(f"{path}: {INDEX} says that it has tensor {missing[0]}, it has not")
             files |= dict.fromkeys(expected or names, file)
             maps += _map(file)
+            written_by.add((file.metadata() or {}).get("format"))
         found = {usual_name(name, aliases): (files[own], own) for name, own in part(files).items()}
         checkpoint = Checkpoint(single_experts(found, plain=stacked), form, maps)
         checkpoint.left = len(files) - len(found)
-        yield checkpoint
+        checkpoint.of_mlx = "mlx" in written_by
+        try:
+            yield checkpoint
+        except ModelError as error:
+            if not checkpoint.of_mlx or IN_MLX_FORM in str(error):
+                raise
+            raise ModelError(f"{error} ({IN_MLX_FORM})") from error
 
 
 def is_gguf(directory: Path) -> bool:

@@ -19,7 +19,7 @@ from gpu_worker.models.decoder import Decoder
 from gpu_worker.models.encoder_load import load_encoder
 from gpu_worker.models.families import family_named, family_of
 from gpu_worker.models.formats import read_format
-from gpu_worker.models.formats.format import KEY, Format
+from gpu_worker.models.formats.format import IN_MLX_FORM, KEY, Format
 from gpu_worker.models.head import has_another_head, has_head
 from gpu_worker.models.kv_scales import ENDS, UNUSED
 from gpu_worker.models.predictor import NO_PREDICTOR, Predictor
@@ -160,6 +160,8 @@ def _load_native(
     files = beside.adapters
     adapters = None if files is None else files.read(config, is_gguf(directory))
     with open_checkpoint(directory, form, stacked, aliases) as checkpoint, torch.inference_mode():
+        if checkpoint.of_mlx and config.family.recurrent is not None:  # its norms are 1 + weight in some
+            raise ModelError(f"{directory}: {IN_MLX_FORM}")
         keeps = frozenset() if form is None else kinds_kept(kernels)
         dtype = _dtype(dtype, config, checkpoint)
         weights = Weights(checkpoint, dtype, device, ranks=ranks, keeps=keeps)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from gpu_worker.errors import ModelError
 from gpu_worker.models.formats.bitsandbytes import read_bitsandbytes
 from gpu_worker.models.formats.compressed import read_compressed
-from gpu_worker.models.formats.format import KEY, Format, choice
+from gpu_worker.models.formats.format import IN_MLX_FORM, KEY, Format, choice
 from gpu_worker.models.formats.fp4 import Fp4Format
 from gpu_worker.models.formats.gguf import read_gguf
 from gpu_worker.models.formats.gptq import read_awq, read_gptq
@@ -17,6 +17,8 @@ from ops.model_directory import files
 ALGORITHMS = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "NVFP4", "W4A16_NVFP4")
 """Algorithms of Model Optimizer, which differ in what they do to activations."""
 MIXED = "MIXED_PRECISION"
+_MLX = "quantization"
+"""Key that MLX writes instead of `KEY`, or beside it."""
 
 
 def read_modelopt(values: Values) -> Format | None:
@@ -58,8 +60,12 @@ def read_format(values: Values) -> Format | None:
     """
     given = _given(values)
     if given is None:
+        if values.get(_MLX) is not None:
+            raise values.wrong(_MLX, IN_MLX_FORM)
         return None
     method = given.get("quant_method")
+    if method is None and given.get("bits"):
+        raise given.wrong(KEY, IN_MLX_FORM)
     if method is None and given.get("quant_algo"):
         method = "modelopt"
     elif method in (None, "compressed-tensors") and given.get("kv_cache_scheme"):

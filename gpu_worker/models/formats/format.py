@@ -9,6 +9,7 @@ from gpu_worker.models.formats.stored import QuantizedWeight
 from gpu_worker.models.values import Values
 
 KEY = "quantization_config"
+IN_MLX_FORM = "a model in MLX's form is not read: name the original"
 
 Tensors = Mapping[str, Tensor]
 """Tensors of one product by the end of their names, such as `weight` and `weight_scale`."""
