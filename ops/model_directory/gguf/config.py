@@ -94,7 +94,7 @@ def _mistral3(keys: Keys) -> dict[str, Any]:
     if keys.number("expert_count", 0):
         raise keys.wrong("expert_count", "experts are not supported beside scaled angles")
     scaling["llama_4_scaling_beta"] = keys.number("attention.temperature_scale", 0.0)
-    whole = keys.number("rope.scaling.yarn_log_multiplier", 0.0)
+    whole = keys.number("rope.scaling.yarn_log_multiplier")  # Ollama's own files have other keys
     return {**found, "rope_scaling": scaling | {"mscale": 1.0, "mscale_all_dim": whole}}
 
 

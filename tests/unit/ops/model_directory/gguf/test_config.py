@@ -292,6 +292,8 @@ def test_what_ends_an_answer_of_gemma_4(tmp_path: Path) -> None:
             WINDOWS | {"attention.sliding_window_pattern": 0},
             r"gemma2\.attention\.sliding_window_pattern: 0 is not supported",
         ),
+        ("mistral3", YARN, r"mistral3\.rope\.scaling\.yarn_log_multiplier: the value is missing"),
+        ("mistral3", YARN | MIXTURE, r"mistral3\.expert_count: experts are not supported beside scaled"),
         ("gemma2", WINDOWS | {"rope.freq_base_swa": 5e3}, r"gemma2\.rope\.freq_base_swa: 5000\.0"),
     ],
 )
