@@ -286,7 +286,7 @@ def open_checkpoint(
         return
     with ExitStack() as opened:
         files: dict[str, Any] = {}
-        maps, written_by = list[range](), set[str | None]()
+        maps, by_mlx = list[range](), False
         for path, expected in shards(directory).items():
             try:
                 file = opened.enter_context(safe_open(path, framework="pt", device="cpu"))
@@ -298,17 +298,22 @@ def open_checkpoint(
                 raise ModelError(f"{path}: {INDEX} says that it has tensor {missing[0]}, it has not")
             files |= dict.fromkeys(expected or names, file)
             maps += _map(file)
-            written_by.add((file.metadata() or {}).get("format"))
+            by_mlx |= of_mlx(file)
         found = {usual_name(name, aliases): (files[own], own) for name, own in part(files).items()}
         checkpoint = Checkpoint(single_experts(found, plain=stacked), form, maps)
         checkpoint.left = len(files) - len(found)
-        checkpoint.of_mlx = "mlx" in written_by
+        checkpoint.of_mlx = by_mlx
         try:
             yield checkpoint
         except ModelError as error:
             if not checkpoint.of_mlx or IN_MLX_FORM in str(error):
                 raise
             raise ModelError(f"{error} ({IN_MLX_FORM})") from error
+
+
+def of_mlx(file: Any) -> bool:
+    """Whether MLX has written an open safetensors file."""
+    return bool((file.metadata() or {}).get("format") == "mlx")
 
 
 def is_gguf(directory: Path) -> bool:

@@ -12,10 +12,10 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from gpu_worker.models.checkpoint import shards, usual_name
+from gpu_worker.models.checkpoint import of_mlx, shards, usual_name
 from gpu_worker.models.config import ModelConfig, read_config, read_values
 from gpu_worker.models.formats import read_format
-from gpu_worker.models.formats.format import KEY
+from gpu_worker.models.formats.format import IN_MLX_FORM, KEY
 from gpu_worker.models.wrapped import tower_tensors
 from ops.model_directory.files import MODELOPT, read_json
 from ops.model_directory.modules import modules_in
@@ -75,6 +75,8 @@ def _write(
     writer = _Writer(made)
     with ExitStack() as opened:
         files = [opened.enter_context(safe_open(path, framework="pt")) for path in shards(source)]
+        if config.family.recurrent is not None and any(map(of_mlx, files)):
+            raise QuantizeError(f"{source}: {IN_MLX_FORM}")
         names = [(name, file) for file in files for name in file.keys()]  # noqa: SIM118
         towers = tower_tensors(name for name, _ in names)
         for number, (name, file) in enumerate(names):

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from gpu_worker.kernels.reference.kept import KeptReference
 from gpu_worker.kernels.reference.kernels import ReferenceKernels
+from gpu_worker.models.formats.format import IN_MLX_FORM
 from gpu_worker.models.load import Beside, load_model
 from gpu_worker.models.wrapped import tower_tensors
 from ops.model_directory.files import MODELOPT
@@ -163,6 +165,16 @@ def test_what_is_refused(source: Path, tmp_path: Path, monkeypatch: pytest.Monke
     random_model(*MODELS["GPT-2"]).save_pretrained(tmp_path / "gpt2")
     with pytest.raises(QuantizeError, match=r"weights of GPT2LMHeadModel are \[in, out\]"):
         quantize(tmp_path / "gpt2", tmp_path / "other", "int8", str)
+
+
+def test_a_recurrent_model_of_mlx_is_refused(tmp_path: Path) -> None:
+    """A copy would not say any more who has written its norms."""
+    source = tmp_path / "source"
+    random_model(*MODELS["Qwen3 Next"]).save_pretrained(source)
+    save_file(load_file(source / "model.safetensors"), source / "model.safetensors", {"format": "mlx"})
+    with pytest.raises(QuantizeError, match=f"{source}: {IN_MLX_FORM}"):
+        quantize(source, tmp_path / "copy", "int8", str)
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
 
 
 def test_a_copy_that_fails_is_not_there(
