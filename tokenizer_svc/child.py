@@ -40,7 +40,8 @@ class Child:
                 os.setpriority(os.PRIO_PROCESS, self.process.pid, self._niceness)
 
     async def send(self, message: object) -> None:
-        """Send a message. Raises `OSError` or `EOFError` if the process has ended."""
+        """Send a message. Raises `OSError` or `EOFError` if the process has ended, and `RecursionError` for a
+        message that is nested too deeply, of which nothing is sent."""
         stdin = self._running().stdin
         assert stdin is not None
         if stdin.is_closing():  # uvloop raises RuntimeError at a write

@@ -279,8 +279,8 @@ async def _encode_chat(
         raise InvalidRequestError("messages", "this model has no chat template: use plain completions")
     if not 0 < len(chat.messages) <= MAX_MESSAGES:
         raise InvalidRequestError("messages", f"a conversation has 1 to {MAX_MESSAGES} messages")
-    messages = [_message(message) for message in chat.messages]
     _check_length("messages", sum(map(_length, chat.messages)))
+    messages = [_message(message) for message in chat.messages]
     arguments = _json("chat_template_kwargs", chat.template_arguments, dict)
     tools = _json("tools", chat.tools, list)
     text = await render(messages, arguments, tools, request.tenant, _rendering(chat))
@@ -311,7 +311,7 @@ def _length(message: ChatMessage) -> int:
 
 
 def _message(message: ChatMessage) -> dict[str, Any]:
-    """A message as chat templates take it: without the fields that it does not have."""
+    """A message as `ChatTemplate.render` takes it: without the fields that it does not have."""
     fields: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.images:
         fields["content"] = in_parts(message)
@@ -328,22 +328,11 @@ def _message(message: ChatMessage) -> dict[str, Any]:
             {
                 "id": call.id,
                 "type": "function",
-                "function": {"name": call.name, "arguments": _call_arguments(call.arguments)},
+                "function": {"name": call.name, "arguments": call.arguments},
             }
             for call in message.tool_calls
         ]
     return fields
-
-
-def _call_arguments(text: str) -> dict[str, Any] | str:
-    """A call's arguments as most templates take them: they write JSON, and a string in quotes.
-
-    Arguments that are no JSON object, which a model may have made, stay what they are.
-    """
-    try:
-        return _json("messages", text, dict)
-    except InvalidRequestError:
-        return text
 
 
 def _json(param: str, text: str, kind: type[Kind]) -> Kind:

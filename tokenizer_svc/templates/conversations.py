@@ -6,8 +6,9 @@ a message, and texts behind calls and results. They cut long conversations, and 
 servers.
 """
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from hashlib import blake2b
 from itertools import takewhile
@@ -16,7 +17,20 @@ from typing import Any
 from tokenizer_svc.templates.habits import THOUGHT_FIELDS
 from tokenizer_svc.templates.tools_as_text import Message, joined, result_text
 
+MOST_DEPTH = 64
+"""Of values within the arguments of a call: templates cannot write all that can be read."""
 _SHORT_ID = re.compile("[A-Za-z0-9]{9}")
+
+
+def with_read_calls(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """Arguments of calls that are JSON objects in a text become objects: most templates write them as JSON,
+    and a string in quotes. Other texts, which a model may have made, stay what they are."""
+    return [
+        {**message, "tool_calls": [_read_call(call) for call in message["tool_calls"]]}
+        if "tool_calls" in message
+        else dict(message)
+        for message in messages
+    ]
 
 
 def systems_first(messages: Sequence[Mapping[str, Any]], takes_systems: bool = True) -> list[Message]:
@@ -134,6 +148,33 @@ def described(tools: Sequence[Any]) -> list[Any]:
     return [
         {**tool, "function": _described(tool["function"])} if "function" in tool else tool for tool in tools
     ]
+
+
+def _read_call(call: Mapping[str, Any]) -> Mapping[str, Any]:
+    function = call["function"]
+    if not isinstance(text := function.get("arguments"), str):
+        return call
+    try:
+        arguments = json.loads(text) if text else {}
+    except (ValueError, RecursionError):
+        return call
+    if not isinstance(arguments, dict) or _is_deep(arguments):
+        return call
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+def _is_deep(value: Any) -> bool:
+    """Whether values are in each other more than `MOST_DEPTH` times."""
+    level = [value]
+    for _ in range(MOST_DEPTH):
+        level = [each for one in level for each in _within(one)]
+    return bool(level)
+
+
+def _within(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 def _described(function: Mapping[str, Any]) -> dict[str, Any]:

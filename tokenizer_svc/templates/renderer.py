@@ -138,6 +138,8 @@ class _Lane:
                 async with asyncio.timeout(self._wall_seconds):
                     await self.child.send(question)
                     return await self.child.receive()
+            except RecursionError:
+                return {**failure, "error": "it is nested too deeply"}
             except TimeoutError:
                 await self.child.end()
                 return {**failure, "slow": True}

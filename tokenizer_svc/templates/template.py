@@ -26,6 +26,7 @@ from tokenizer_svc.templates.conversations import (
     one_call_each,
     systems_first,
     texts_with_calls,
+    with_read_calls,
     with_short_ids,
 )
 from tokenizer_svc.templates.habits import THOUGHT_FIELDS, Habits, in_parts
@@ -85,7 +86,7 @@ class ChatTemplate:
         tools: Sequence[Any] = (),
         rendering: Rendering = USUAL,
     ) -> str:
-        """The conversation as text, ready for the answer.
+        """The conversation as text, ready for the answer. Arguments of calls are JSON, as a text or read.
 
         `arguments`: switches of this model's template, such as enable_thinking. `tools`: functions that the
         model may call; a template that does not know of such shows none, unless they are told as text.
@@ -104,9 +105,8 @@ class ChatTemplate:
         if taken := sorted(arguments.keys() & values.keys()):
             raise InvalidRequestError("chat_template_kwargs", f"{taken[0]} is not for a request to say")
         values.update(arguments)
-        text = self._rendered(
-            values, self._told(_going_on(messages) if continues else messages, tools), continues
-        )
+        messages = with_read_calls(_going_on(messages) if continues else messages)
+        text = self._rendered(values, self._told(messages, tools), continues)
         if len(text) > MAX_LENGTH:
             raise InvalidRequestError(
                 "messages", f"the model's chat template makes more than {MAX_LENGTH} characters of this"

@@ -1,16 +1,19 @@
 """Conversations that some templates do not take, made into ones that they take."""
 
+import json
 from typing import Any
 
 import pytest
 
 from tokenizer_svc.templates.conversations import (
+    MOST_DEPTH,
     described,
     in_turns,
     lost_results_told,
     one_call_each,
     systems_first,
     texts_with_calls,
+    with_read_calls,
     with_short_ids,
 )
 
@@ -49,6 +52,31 @@ def test_system_messages() -> None:
     assert systems_first([says("system", "a"), shown]) == [says("system", [text("a\n\n"), IMAGE, text("b")])]
     marked = [text("<system-reminder>\n"), IMAGE, text("b\n</system-reminder>")]
     assert systems_first([A, shown]) == [A, says("user", marked)]
+
+
+def nested(times: int) -> str:
+    return '{"a":' * times + "1" + "}" * times
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"a": "é", "b": [1]}', {"a": "é", "b": [1]}),
+        ("", {}),
+        (nested(MOST_DEPTH - 1), json.loads(nested(MOST_DEPTH - 1))),
+        (nested(MOST_DEPTH), None),
+        (nested(100_000), None),
+        ("{oh", None),
+        ("[1]", None),
+        ("5", None),
+    ],
+)
+def test_arguments_are_read_where_they_are_an_object(text: str, expected: object) -> None:
+    """`expected`: None: they stay a text."""
+    function = {"name": "f", "arguments": text}
+    (read,) = with_read_calls([says("assistant", None, tool_calls=[{"id": "1", "function": function}])])
+    wanted = text if expected is None else expected
+    assert read["tool_calls"] == [{"id": "1", "function": {"name": "f", "arguments": wanted}}]
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,18 @@ STUBBORN = "{{ ([messages] * 3000000) | sum(start=[]) | length }}"
 """One call of a function in C, which takes hours and looks at no signal."""
 
 
+async def test_what_is_nested_too_deeply_is_refused_by_the_same_process() -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(100_000):
+        deep = {"a": deep}
+    async with started("{{ messages[0].content }}") as renderer:
+        process = renderer._quick.child.process
+        with pytest.raises(InvalidRequestError, match="nested too deeply"):
+            await renderer.render(HI, deep)
+        assert await renderer.render(HI, {}) == "hi"
+        assert renderer._quick.child.process is process
+
+
 async def test_code_in_c_that_does_not_stop_ends_its_process(caplog: pytest.LogCaptureFixture) -> None:
     source = "{% if messages[0].content == 'hi' %}" + STUBBORN + "{% else %}well{% endif %}"
     async with started(source) as renderer:
