@@ -39,6 +39,8 @@ _NAME = re.compile(r"""(?!\s)[^"\\<>{}\[\]\x00-\x1f\x7f]+(?<!\s)""")
 _KEY = re.compile(r"[^<>\s](?:[^<>\n]*[^<>\s])?")
 _KEYS = {BARE_KEYS: KEY, NESTED: ELEMENT}
 """Where it is not `_KEY`."""
+_WORD = "/[A-Za-z_][A-Za-z0-9_]*/"
+"""The name of an argument that is not listed, which every format can spell."""
 _DIGITS = "/[0-9]{1,4}/"
 _IDENTIFIER = "/[a-z0-9]{10}/"
 _CDATA = ("<![CDATA[", "]]>")
@@ -234,7 +236,22 @@ class _Grammar:
             except GrammarError as error:
                 raise GrammarError(f"argument {name!r}: {error}") from error
             items.append((self._rules.add(item), needed))
-        return values.separated(items, "/, ?/" if syntax in (PYTHON_CALLS, BARE_KEYS) else '""')
+        further = "" if items or syntax == NESTED else self._others(schema, values)
+        return values.separated(items, "/, ?/" if syntax in (PYTHON_CALLS, BARE_KEYS) else '""', further)
+
+    def _others(self, schema: Mapping[str, Any], values: Values) -> str:
+        """The rule of an argument that is not listed; "" unless the schema says that there may be one."""
+        if (each := schema.get("additionalProperties", False)) is False:
+            return ""
+        key = _WORD
+        if self._format.syntax == PYTHON_CALLS:
+            key = f"{_WORD} & ~({' | '.join(map(quoted, keyword.kwlist))})"
+        key = self._rules.add(key, terminal=True)
+        if self._format.syntax == BARE_KEYS:
+            return self._rules.add(f"{key} /: ?/ {values.of(each)}")
+        if self._format.syntax == PYTHON_CALLS:
+            return self._rules.add(f"{key} /=/ {values.of(each)}")
+        return self._rules.add(self._element("$key", each, values, key))
 
     def _values(self, schema: Mapping[str, Any], lenient: bool) -> Values:
         form = self._format
@@ -253,19 +270,22 @@ class _Grammar:
             return f"{quoted(name)} /=/ {values.of(schema)}"
         return self._element(name, schema, values)
 
-    def _element(self, name: str, schema: Any, values: Values) -> str:
-        if "$type" not in self._format.argument:
-            parts = [schema] if is_text(schema) else texts_of(schema, values) or [schema]
-            return " | ".join(self._typed(name, each, "", values) for each in parts)
-        return " | ".join(self._typed(name, each, kind, values) for kind, each in by_type(schema, values))
+    def _element(self, name: str, schema: Any, values: Values, key: str = "") -> str:
+        """`key`: the rule of names that may stand in place of `$key`, if that is the `name`."""
+        if "$type" in self._format.argument:
+            parts = by_type(schema, values)
+        else:
+            each = [schema] if is_text(schema) else texts_of(schema, values) or [schema]
+            parts = [("", part) for part in each]
+        return " | ".join(self._typed(name, part, kind, values, key) for kind, part in parts)
 
-    def _typed(self, name: str, schema: Any, kind: str, values: Values) -> str:
+    def _typed(self, name: str, schema: Any, kind: str, values: Values, key: str) -> str:
         """An element whose value is of one type, if that is written."""
         # A value whose type is a string stands there as it is, and any other one as JSON.
         as_text = is_text(schema)
         begin, end = self._around(name, as_text, kind)
         value = self._raw(schema, end, values) if as_text else f"{values.of(schema)} {self._literal(end)}"
-        return f"{self._literal(begin)} {value}"
+        return f"{self._written(begin, {'key': [key]}) if key else self._literal(begin)} {value}"
 
     def _around(self, name: str, as_text: bool, kind: str = "string") -> tuple[str, str]:
         """What stands before and after the value of an argument, which needs no CDATA section."""

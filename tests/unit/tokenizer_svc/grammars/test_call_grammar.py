@@ -53,6 +53,7 @@ MARKS = sorted(
     | {"<|content_text|>", "<|content_invoke_tool_json|>", "<|tool_arg:value|>", "[unused11]", "[unused12]"}
     | {"<tool_sep>"}
 )
+ARGUMENT = "<arg_key>%s</arg_key>\n<arg_value>%s</arg_value>"
 END = 256
 SEEDS = 12
 
@@ -526,6 +527,42 @@ def test_a_required_argument_that_is_not_listed_may_be_any(model: Model, strict:
         rules = CallRules([function], name, ThoughtRules("", model.special), required=True)
         assert model.takes(rules, call.format("[5]"))
         assert not model.takes(rules, call.format("[5]").replace("q", "r"))
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("json", '[{"name": "f", "arguments": {"a": 1, "b_2": 2}}]'),
+        ("glm", f"<tool_call>f\n{ARGUMENT % ('a', 1)}\n{ARGUMENT % ('b_2', 2)}\n</tool_call>"),
+        (
+            "qwen3_coder",
+            "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n<parameter=b_2>\n2\n</parameter>\n"
+            "</function>\n</tool_call>",
+        ),
+        (
+            "kimi_k3",
+            '<|close|>response<|sep|><|open|>tools<|sep|><|open|>call tool="f" index="1"<|sep|>'
+            '<|open|>argument key="a" type="number"<|sep|>1<|close|>argument<|sep|>'
+            '<|open|>argument key="b_2" type="number"<|sep|>2<|close|>argument<|sep|>'
+            "<|close|>call<|sep|><|close|>tools<|sep|>",
+        ),
+        ("gemma4", "<|tool_call>call:f{a:1,b_2:2}<tool_call|>"),
+        ("pythonic", "[f(a=1, b_2=2)]"),
+    ],
+)
+def test_arguments_of_any_names_where_none_are_listed(
+    model: Model, name: str, call: str, strict: bool
+) -> None:
+    for others, takes in ((True, True), ({"type": "integer"}, True), ({"type": "boolean"}, False)):
+        parameters = {"type": "object", "properties": {}, "additionalProperties": others}
+        rules = CallRules(
+            [Function("f", parameters, strict)], name, ThoughtRules("", model.special), required=True
+        )
+        assert model.takes(rules, call) is takes
+    (found,) = split(rules, call).calls
+    assert json.loads(found.arguments) == {"a": 1, "b_2": 2}
+    assert not model.takes(rules, call.replace("b_2", "class" if name == "pythonic" else "<"))
 
 
 @pytest.mark.parametrize("properties", [None, {}])
