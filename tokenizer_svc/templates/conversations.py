@@ -33,6 +33,24 @@ def with_read_calls(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
     ]
 
 
+def with_ids_of_results(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """Results that do not name their calls are those of the calls before them, in order, if there are as many
+    as calls without a result."""
+    found = [dict(message) for message in messages]
+    for place, message in enumerate(found):
+        ids = [call.get("id") for call in message.get("tool_calls", ())]
+        if not ids:
+            continue
+        results = list(takewhile(lambda each: each["role"] == "tool", found[place + 1 :]))
+        unnamed = [result for result in results if "tool_call_id" not in result]
+        named = {result.get("tool_call_id") for result in results}
+        left = [id_ for id_ in ids if id_ and id_ not in named]
+        if len(unnamed) == len(left):
+            for result, id_ in zip(unnamed, left, strict=True):
+                result["tool_call_id"] = id_
+    return found
+
+
 def systems_first(messages: Sequence[Mapping[str, Any]], takes_systems: bool = True) -> list[Message]:
     """The first system messages become one, and later ones the user's, marked as Claude Code marks such.
 

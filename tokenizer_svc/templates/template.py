@@ -26,6 +26,7 @@ from tokenizer_svc.templates.conversations import (
     one_call_each,
     systems_first,
     texts_with_calls,
+    with_ids_of_results,
     with_read_calls,
     with_short_ids,
 )
@@ -106,6 +107,8 @@ class ChatTemplate:
             raise InvalidRequestError("chat_template_kwargs", f"{taken[0]} is not for a request to say")
         values.update(arguments)
         messages = with_read_calls(_going_on(messages) if continues else messages)
+        if any(message["role"] == "tool" and "tool_call_id" not in message for message in messages):
+            messages = with_ids_of_results(messages)
         text = self._rendered(values, self._told(messages, tools), continues)
         if len(text) > MAX_LENGTH:
             raise InvalidRequestError(

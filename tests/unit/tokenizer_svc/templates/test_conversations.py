@@ -13,6 +13,7 @@ from tokenizer_svc.templates.conversations import (
     one_call_each,
     systems_first,
     texts_with_calls,
+    with_ids_of_results,
     with_read_calls,
     with_short_ids,
 )
@@ -52,6 +53,23 @@ def test_system_messages() -> None:
     assert systems_first([says("system", "a"), shown]) == [says("system", [text("a\n\n"), IMAGE, text("b")])]
     marked = [text("<system-reminder>\n"), IMAGE, text("b\n</system-reminder>")]
     assert systems_first([A, shown]) == [A, says("user", marked)]
+
+
+@pytest.mark.parametrize(
+    ("chat", "ids"),
+    [
+        ([calls("1", "2"), says("tool", "x"), says("tool", "y")], ["1", "2"]),
+        ([calls("1", "2"), says("tool", "x"), gives("1", "y")], ["2", "1"]),
+        ([calls("1"), says("tool", "x"), calls("2"), says("tool", "y")], ["1", "2"]),
+        ([calls("1", "2"), says("tool", "x"), A], [None]),
+        ([calls("1"), says("tool", "x"), says("tool", "y")], [None, None]),
+        ([calls(""), says("tool", "x")], [None]),
+        ([says("tool", "x"), A], [None]),
+    ],
+)
+def test_results_that_do_not_name_their_calls(chat: Chat, ids: list[str | None]) -> None:
+    found = with_ids_of_results(chat)
+    assert [message.get("tool_call_id") for message in found if message["role"] == "tool"] == ids
 
 
 def nested(times: int) -> str:

@@ -171,3 +171,10 @@ def test_arguments_that_are_no_object_are_a_text() -> None:
 def test_other_versions_have_none() -> None:
     assert template_of("v3", THOUGHT_MARKS) is None
     assert template_of("v99", THOUGHT_MARKS) is None
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_results_without_ids_are_those_of_the_calls_before(version: str) -> None:
+    chat = [user("a"), assistant(None, LOOK, NOW), result("abcdefg01", "x"), result("abcdefg02", "y")]
+    bare = [{key: message[key] for key in message if key != "tool_call_id"} for message in chat]
+    assert rendered(version, bare) == rendered(version, chat)
