@@ -6,8 +6,10 @@ out depends on the text, not on its cuts.
 """
 
 import re
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Sequence
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from gateway.api.parsers.calls import Call, Functions, read_calls
@@ -59,6 +61,8 @@ class Splitter:
         """A backslash that ends the call's text, and changes what the next character means."""
         self._depth: int | None = None
         """Brackets that are open in the JSON of a call without a mark; None: none has been."""
+        self._closed = False
+        """The call began with its name, and has its own end: the end of calls or another call may follow."""
         self._noted: deque[list[str]] = deque(maxlen=MOST_NOTED)
         """Texts of the thought that is under way: from each mark of a call up to the next one."""
         self._reasoning: list[str] = []
@@ -166,18 +170,23 @@ class Splitter:
 
     def _names(self, text: str) -> bool | None:
         """Whether it begins like a call in JSON, which may be in a block of code. None: it may do so."""
-        said = "".join(text[:MOST_OPENING].split())
-        named = [
-            f'{begin}{{"name":"{"".join(name.split())}"'
-            for begin in ("", "[", "```json", "```json[", "```", "```[")
-            for name in self._functions
-        ]
-        if said.startswith(tuple(named)):
-            return True
-        return None if len(text) <= MOST_OPENING and any(each.startswith(said) for each in named) else False
+        said, short = "".join(text[:MOST_OPENING].split()), len(text) <= MOST_OPENING
+        for head in _HEADS if self._functions else ():
+            if head.startswith(said):
+                return None if short else False
+            if said.startswith(head):
+                name, quote, _ = said.removeprefix(head).partition('"')
+                names = self._sorted_names
+                (following,) = names[bisect_left(names, name) :][:1] or ("",)
+                return following == name if quote else None if short and following.startswith(name) else False
+        return False
+
+    @cached_property
+    def _sorted_names(self) -> tuple[str, ...]:
+        return _sorted(tuple(self._functions))
 
     def _begin_call(self, mark: str) -> None:
-        self._call, self._quoted, self._escape, self._depth = [mark], "", "", None
+        self._call, self._quoted, self._escape, self._depth, self._closed = [mark], "", "", None, False
 
     def _goes_on(self, begin: str) -> bool | None:
         """Whether arguments or the call's end follow a mark that names the function alone. None: they may.
@@ -185,13 +194,32 @@ class Splitter:
         Texts tell of such a mark.
         """
         form, text = self._form, self._text.lstrip()
-        head, _, end = form.call_text.partition("$arguments")
-        if begin in form.call_begin or head.strip() not in form.call_begin:
+        if not self._by_name(begin):
             return True
+        _, _, end = form.call_text.partition("$arguments")
         following = (form.argument_text.partition("$")[0], end.strip())
         if text.startswith(following):
             return True
         return None if any(each.startswith(text) for each in following) else False
+
+    def _by_name(self, begin: str) -> bool:
+        """Whether this mark is the beginning of a call's text, with the function's name in it."""
+        head = self._form.call_text.partition("$arguments")[0].strip()
+        return begin not in self._form.call_begin and head in self._form.call_begin
+
+    def _behind_call(self, call: list[str]) -> bool:
+        """Use what follows the own end of a call. It is a call if only calls or their end follow."""
+        form, text = self._form, self._text.lstrip()
+        following = (form.call_end, *self._begins)
+        if not text or (not text.startswith(following) and any(each.startswith(text) for each in following)):
+            return False
+        if text.startswith(form.call_end):
+            call.append(self._text[: len(self._text) - len(text)])
+            self._text = text.removeprefix(form.call_end)
+            self._end_call(form.call_end)
+        else:
+            self._end_call("", complete=text.startswith(following))
+        return True
 
     def _in_call(self, call: list[str]) -> bool:
         form, bare = self._form, not call[0] and self._form.call_syntax == JSON_CALLS
@@ -199,7 +227,12 @@ class Splitter:
             if goes_on is False:
                 self._end_call("", complete=False)
             return goes_on is False
-        marks = (form.call_end,) if form.call_end else (*self._begins, *form.delimiters, form.answer_end)
+        if self._closed:
+            return self._behind_call(call)
+        own_end = form.call_text.partition("$arguments")[2].strip() if self._by_name(call[0]) else ""
+        marks = (
+            (form.call_end, own_end) if form.call_end else (*self._begins, *form.delimiters, form.answer_end)
+        )
         if not call[0] and form.call_opening:
             marks = ()  # the whole answer
         place, mark = _find(self._text, tuple(filter(None, marks)))
@@ -213,7 +246,10 @@ class Splitter:
             return True
         if not mark:
             return False
-        if self._quoted:  # the mark is part of an argument
+        if mark == own_end:
+            call.append(mark)
+            self._closed = True
+        elif self._quoted:  # the mark is part of an argument
             self._note_quotes(mark, bare)
             call.append(mark)
         elif form.call_end:
@@ -341,6 +377,14 @@ def _find(text: str, marks: tuple[str, ...]) -> tuple[int, str]:
     return first, found
 
 
+@lru_cache(maxsize=16)
+def _sorted(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Names of functions without white space, for all answers to a request."""
+    return tuple(sorted("".join(name.split()) for name in names))
+
+
+_HEADS = tuple(f'{begin}{{"name":"' for begin in ("", "[", "```json", "```json[", "```", "```["))
+"""What is before a function's name in a call in JSON without white space, which may be in a block of code."""
 _OPEN, _BRACKETS, _QUOTE = frozenset("{["), frozenset("{[]}"), frozenset("\"'")
 _BARE_JSON = re.compile(r"""\\.|\\|["{}\[\]]|[^\s`;,"'\\{}\[\]]+""", re.DOTALL)
 """Strings, brackets, and what may not stand behind the JSON of a call without a mark."""

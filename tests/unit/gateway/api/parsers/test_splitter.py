@@ -796,8 +796,20 @@ def test_a_call_without_its_first_mark_may_have_an_end_or_none():
     ):
         found = assert_any_cut_is_the_same(form_of("qwen3_coder"), text)
         assert (found.content, of(found.calls)) == (said, [("clock", {})] * text.count("clock"))
-    text = f"{call} is a call."
-    assert assert_any_cut_is_the_same(form_of("qwen3_coder"), text) == Pieces(content=text)
+    for text in (f"{call} is a call.", f"{call}\n\n<tools> </tool_call>"):
+        assert assert_any_cut_is_the_same(form_of("qwen3_coder"), text) == Pieces(content=text)
+    for more in (call, f"<tool_call>\n{call}\n</tool_call>"):
+        found = assert_any_cut_is_the_same(form_of("qwen3_coder"), f"{call}\n{more}")
+        assert (found.content, of(found.calls)) == ("", [("clock", {}), ("clock", {})])
+    found = assert_any_cut_is_the_same(form_of("qwen3_coder"), f"Not {call}, but {call}")
+    assert (found.content, of(found.calls)) == (f"Not {call}, but", [("clock", {})])
+
+
+def test_a_text_behind_a_call_without_its_first_mark_is_not_held():
+    splitter = Splitter(form_of("qwen3_coder"), FUNCTIONS)
+    assert splitter.add("<function=clock>\n</function>\n") == Pieces()
+    assert splitter.add("is").content == "<function=clock>\n</function>\nis"
+    assert splitter.add(" a call").content == " a call"
 
 
 def test_a_text_that_tells_of_a_call_s_mark_goes_on():
@@ -868,6 +880,24 @@ def test_json_that_is_no_call_waits_until_it_can_be_none(text, held):
     assert "".join(splitter.add(each).content for each in held) == ""
     if held != text:
         assert splitter.add(text[len(held)]).content == held + text[len(held)].rstrip()
+
+
+def test_names_of_functions_are_not_spelled_anew_for_each_token():
+    class Counted(dict):
+        walks = 0
+
+        def __iter__(self):
+            self.walks += 1
+            return super().__iter__()
+
+    functions = Counted({f"f{number}" + "x" * 200: {} for number in range(100)})
+    splitter = Splitter(form_of("hermes"), functions)
+    before = functions.walks
+    text = f'{{ "name": "f7{"x" * 200}"'
+    assert [splitter.add(each) for each in text] == [Pieces()] * len(text)
+    assert functions.walks <= before + 1
+    (call,) = splitter.add(', "arguments": {}}').calls + splitter.finish().calls
+    assert call.name == f"f7{'x' * 200}"
 
 
 def test_calls_behind_a_text_that_begins_with_the_json_of_one():
