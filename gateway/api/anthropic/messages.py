@@ -5,6 +5,7 @@ shape: blocks of text, thoughts and calls, each with an event for its beginning,
 """
 
 import json
+from functools import partial
 
 from fastapi import APIRouter, Request, Response
 
@@ -12,7 +13,7 @@ from gateway.api.anthropic.answer_schema import EVENTS, AnthropicError, Count, M
 from gateway.api.anthropic.schema import CountBody, MessagesBody
 from gateway.api.anthropic.volatile import Volatile
 from gateway.api.common.answers import Json, compact
-from gateway.api.common.body import read_body
+from gateway.api.common.body import made_of, read_body
 from gateway.api.generation.answer import Choice
 from gateway.api.openai.chat import ChatAnswer
 from gateway.api.openai.chat_schema import ChatBody
@@ -44,12 +45,14 @@ def router(generator: Generator, volatile: Volatile) -> APIRouter:
         """Answer a conversation, in the shape of Anthropic's API."""
         asked = await read_body(request, MessagesBody)
         kind = MessagesAnswer if asked.max_tokens else NoAnswer
-        return await respond(request, generator, asked.chat(volatile), chat_requests, kind)
+        body = await made_of(request, partial(asked.chat, volatile))
+        return await respond(request, generator, body, chat_requests, kind)
 
     @routes.post("/v1/messages/count_tokens", openapi_extra=posting(CountBody, Count, error=AnthropicError))
     async def count_tokens(request: Request) -> Response:
         """How many tokens a conversation has."""
-        body = (await read_body(request, CountBody)).chat(volatile)
+        asked = await read_body(request, CountBody)
+        body = await made_of(request, partial(asked.chat, volatile))
         found = await prompt_of(request, generator, body)
         return Response(compact({"input_tokens": len(found.token_ids)}), media_type="application/json")
 

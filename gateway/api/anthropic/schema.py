@@ -7,15 +7,14 @@ from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, mod
 from gateway.api.anthropic.parts import EachText, Json, Turns
 from gateway.api.anthropic.volatile import Volatile, put_last, without_volatile
 from gateway.api.common.body import validated
-from gateway.api.common.fields import MAX_INT32, MAX_MESSAGES, Seed, Stops, bounded, declared
+from gateway.api.common.fields import MAX_INT32, MAX_MESSAGES, Seed, Stops, declared
 from gateway.api.common.request_schema import RequestBody
-from gateway.api.generation.shape import MAX_DEPTH
 from gateway.api.messages.system_messages import in_place
 from gateway.api.messages.tools import (
     MAX_NAME,
-    MAX_TOOL_VALUES,
     MAX_TOOLS,
     LenientPart,
+    Schema,
     functions,
     other_tool,
 )
@@ -101,7 +100,7 @@ class Format(LenientPart):
     """A JSON Schema that the answer follows."""
 
     type: Literal["json_schema"]
-    json_schema: Json = Field(alias="schema")
+    json_schema: Schema = Field(alias="schema")
 
 
 class OutputConfig(LenientPart):
@@ -213,7 +212,6 @@ class CountBody(RequestBody):
         if output.effort is not None:
             fields["reasoning_effort"] = EFFORTS[output.effort]
         if (form := output.format or self.output_format) is not None:
-            bounded(form.json_schema, MAX_DEPTH, MAX_TOOL_VALUES)
             schema = {"name": "answer", "schema": form.json_schema, "strict": True}
             fields["response_format"] = {"type": "json_schema", "json_schema": schema}
         return fields

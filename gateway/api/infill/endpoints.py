@@ -9,7 +9,7 @@ from functools import partial
 from fastapi import APIRouter, Request, Response
 
 from gateway.api.common.answers import Json, compact
-from gateway.api.common.body import read_body
+from gateway.api.common.body import made_of, read_body
 from gateway.api.infill.schema import FimBody, InfillBody, Infilled
 from gateway.api.openai.answer_schema import ChatCompletion, ChatCompletionChunk
 from gateway.api.openai.chat import ChatAnswer
@@ -33,9 +33,8 @@ def router(generator: Generator, catalog: Catalog) -> APIRouter:
     async def fill_in_the_middle(request: Request) -> Response:
         """Fill the gap between two texts, in the shape of Mistral's API."""
         asked = await read_body(request, FimBody)
-        return await respond(
-            request, generator, asked.chat(), partial(infill_requests, asked.gap()), ChatAnswer
-        )
+        body = await made_of(request, asked.chat)
+        return await respond(request, generator, body, partial(infill_requests, asked.gap()), ChatAnswer)
 
     @routes.post("/infill", openapi_extra=posting(InfillBody, Infilled, event=Infilled))
     async def infill(request: Request) -> Response:
@@ -43,7 +42,8 @@ def router(generator: Generator, catalog: Catalog) -> APIRouter:
         asked = await read_body(request, InfillBody)
         context = (await catalog.find(asked.model)).max_model_len
         kind = partial(InfillAnswer, asked, context)
-        return await respond(request, generator, asked.chat(), partial(infill_requests, asked.gap()), kind)
+        body = await made_of(request, asked.chat)
+        return await respond(request, generator, body, partial(infill_requests, asked.gap()), kind)
 
     return routes
 

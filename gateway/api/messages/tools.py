@@ -120,6 +120,15 @@ def input_of(arguments: str) -> str:
     return text if isinstance(text, str) else arguments
 
 
+def _schema(value: object) -> object:
+    bounded(value, MAX_TOOL_DEPTH, MAX_TOOL_VALUES)
+    return value
+
+
+Schema = Annotated[dict[str, Any], BeforeValidator(_schema)]
+"""A JSON Schema that an answer follows."""
+
+
 def functions(
     value: object, info: ValidationInfo, kinds: Collection[str | None], place: str = "tools"
 ) -> object:

@@ -16,7 +16,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from gateway.api.common.answers import Json, compact
-from gateway.api.common.body import read_body
+from gateway.api.common.body import made_of, read_body
 from gateway.api.generation.logprobs import chat_logprobs
 from gateway.api.infill.endpoints import infill_requests
 from gateway.api.ollama.answer_schema import (
@@ -117,7 +117,8 @@ def _add_answers(routes: APIRouter, generator: Generator, catalog: Catalog) -> N
             requests_of = partial(infill_requests, Infill(before=body.prompt, after=body.suffix))
         elif isinstance(body, OllamaGenerateBody) and body.raw:
             requests_of = partial(_raw_requests, body.prompt)
-        return await respond(request, generator, body.chat(model), requests_of, kind, shorten)
+        asked = await made_of(request, partial(body.chat, model))
+        return await respond(request, generator, asked, requests_of, kind, shorten)
 
     @routes.post(
         "/api/chat", openapi_extra=posting(OllamaChatBody, OllamaChatAnswer, lines=True, error=OllamaError)

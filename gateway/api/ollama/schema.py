@@ -26,12 +26,12 @@ from gateway.api.common.fields import (
     nullable,
 )
 from gateway.api.common.request_schema import BodyPart, RequestBody
-from gateway.api.generation.shape import MAX_DEPTH
 from gateway.api.messages.images import from_base64
 from gateway.api.messages.tools import (
     MAX_CALLS,
     MAX_ID,
     MAX_NAME,
+    MAX_TOOL_DEPTH,
     MAX_TOOL_VALUES,
     CallArguments,
     Tools,
@@ -149,7 +149,7 @@ def _format(value: object) -> object:
         return value
     if not isinstance(value, dict):
         raise PydanticCustomError("invalid_choice", "Input should be 'json' or a JSON Schema")
-    bounded(value, MAX_DEPTH, MAX_TOOL_VALUES)
+    bounded(value, MAX_TOOL_DEPTH, MAX_TOOL_VALUES)
     return value
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from fastapi import APIRouter, Request, Response
 
 from gateway.api.common.answers import Json, compact
-from gateway.api.common.body import read_body
+from gateway.api.common.body import made_of, read_body
 from gateway.api.generation.logprobs import chat_logprobs
 from gateway.api.messages.items import ItemReference, stored_items
 from gateway.api.messages.opaque_thoughts import opaque
@@ -30,7 +30,6 @@ from gateway.api.responses.background import Background, BackgroundRun, seen_by
 from gateway.api.responses.schema import OPAQUE, ResponsesBody
 from gateway.api.responses.stored import NO_ITEMS, Items, items_of
 from gateway.errors import BadRequest, GatewayError
-from gateway.http.body_memory import Held
 from gateway.http.caller import caller_of
 from gateway.http.error_shape import shape_at
 from gateway.http.openapi import posting
@@ -130,8 +129,7 @@ async def _chat_of(request: Request, asked: ResponsesBody, items: Items) -> tupl
         offered = asked.offered(items.all)
         return offered, asked.chat(items.all, offered)
 
-    held: Held = request.state.body
-    return await parsed(held.tenant, held.size, made)
+    return await made_of(request, made)
 
 
 async def _stored(tenant: str, items: Items, request_id: str) -> list[Json]:

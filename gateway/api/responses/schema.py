@@ -12,11 +12,10 @@ from gateway.api.common.fields import (
     Seed,
     Stops,
     at_most,
-    bounded,
     declared,
 )
 from gateway.api.common.request_schema import RequestBody
-from gateway.api.generation.shape import MAX_DEPTH, StructuredOutputs
+from gateway.api.generation.shape import StructuredOutputs
 from gateway.api.messages.items import (
     AdditionalTools,
     InputItem,
@@ -28,7 +27,7 @@ from gateway.api.messages.items import (
 from gateway.api.messages.responses_tools import Offered, Tools
 from gateway.api.messages.system_messages import in_place
 from gateway.api.messages.tool_choice import PLAIN, plain
-from gateway.api.messages.tools import MAX_NAME, MAX_TOOL_VALUES, LenientPart
+from gateway.api.messages.tools import MAX_NAME, LenientPart, Schema
 from gateway.api.openai.chat_schema import ChatBody
 from gateway.errors import BadRequest
 
@@ -58,7 +57,7 @@ class TextFormat(LenientPart):
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = Field(None, max_length=MAX_NAME)
     description: str | None = None
-    json_schema: Json | None = Field(None, alias="schema", description="Of type `json_schema`.")
+    json_schema: Schema | None = Field(None, alias="schema", description="Of type `json_schema`.")
     strict: bool | None = None
 
     @model_validator(mode="after")
@@ -72,7 +71,6 @@ class TextFormat(LenientPart):
         """As the chat API has it."""
         if self.json_schema is None:
             return {"type": self.type}
-        bounded(self.json_schema, MAX_DEPTH, MAX_TOOL_VALUES)
         fields = self.model_dump(exclude={"type"}, exclude_none=True, by_alias=True)
         return {"type": self.type, self.type: fields}
 

@@ -34,6 +34,17 @@ def test_the_plain_case():
     assert not body.continue_final_message
 
 
+@pytest.mark.parametrize("place", ["output_config", "output_format"])
+@pytest.mark.parametrize("schema", ['{"a":' * 64 + "{}" + "}" * 64, json.dumps({"enum": [0] * 2**16})])
+def test_a_schema_that_is_too_deep_or_too_long(place, schema):
+    form = {"type": "json_schema", "schema": json.loads(schema)}
+    with pytest.raises(BadRequest) as refused:
+        chat(**{place: {"format": form} if place == "output_config" else form})
+    assert refused.value.param == {"output_config": "output_config.format.schema"}.get(
+        place, f"{place}.schema"
+    )
+
+
 def test_fields_with_other_names():
     system = {"type": "text", "text": "Be", "cache_control": {"type": "ephemeral"}}
     fields = {

@@ -245,6 +245,34 @@ async def test_a_large_body_is_parsed_beside_the_event_loop(gateway, monkeypatch
     assert {name.split("_")[0] for name in threads} == {"parse", "MainThread"}
 
 
+LONG = "A" * PARSED_AT_ONCE
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/messages", {"messages": [{"role": "user", "content": LONG}], "max_tokens": 5}),
+        ("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": LONG}]}),
+        ("/v1/responses", {"input": LONG}),
+        ("/api/chat", {"messages": [{"role": "user", "content": LONG}]}),
+        ("/v1/fim/completions", {"prompt": LONG}),
+        ("/infill", {"input_prefix": LONG, "input_suffix": ""}),
+    ],
+)
+async def test_a_large_body_of_another_api_becomes_one_of_the_chat_api_beside_the_event_loop(
+    gateway, monkeypatch, path, fields
+):
+    threads, validate = [], ChatBody.model_validate.__func__
+
+    def noted(kind, *given, **named):
+        threads.append(threading.current_thread().name.split("_")[0])
+        return validate(kind, *given, **named)
+
+    monkeypatch.setattr(ChatBody, "model_validate", classmethod(noted))
+    await gateway.http.post(path, json={"model": "m"} | fields)
+    assert threads == ["parse"]
+
+
 def test_a_small_body_is_what_it_was():
     assert parse(SMALL, CompletionBody).prompt == ["A"]
 

@@ -32,6 +32,14 @@ def said(*items):
     return [message.model_dump(exclude_unset=True) for message in chat(input=list(items)).messages]
 
 
+@pytest.mark.parametrize("schema", ['{"a":' * 64 + "{}" + "}" * 64, json.dumps({"enum": [0] * 2**16})])
+def test_a_schema_that_is_too_deep_or_too_long(schema):
+    form = {"type": "json_schema", "name": "n", "schema": json.loads(schema)}
+    with pytest.raises(BadRequest) as refused:
+        chat(text={"format": form})
+    assert refused.value.param == "text.format.schema"
+
+
 def test_the_plain_case():
     body = chat()
     assert [(one.role, one.content) for one in body.messages] == [("user", "A fox?")]
