@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
@@ -190,11 +190,13 @@ def _several(most: int, text: JsonSchemaValue) -> WithJsonSchema:
     return WithJsonSchema({"anyOf": [text, _TOKENS, *lists]})
 
 
-Prompts = Annotated[
-    list[Any],
-    BeforeValidator(partial(_one_or_several, name="prompt", most=MAX_PROMPTS)),
-    _several(MAX_PROMPTS, _STRING),
-]
+def _prompts(value: object, info: ValidationInfo) -> list[str | list[int]]:
+    """Prompts may be empty before a gap."""
+    return _one_or_several(value, "prompt", MAX_PROMPTS, empty=bool(info.data.get("suffix")))
+
+
+Prompts = Annotated[list[Any], BeforeValidator(_prompts), _several(MAX_PROMPTS, {"type": "string"})]
+"""Texts or token ids to continue. A field `suffix` is before this one."""
 Inputs = Annotated[
     list[Any],
     BeforeValidator(partial(_one_or_several, name="input", most=MAX_INPUTS, empty=True)),

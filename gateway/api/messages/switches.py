@@ -27,6 +27,8 @@ class Reasoning(BodyPart):
 
 def _switch(value: object, info: ValidationInfo) -> object:
     match value:
+        case "auto" | "enabled" | "disabled":
+            return None if value == "auto" else value == "enabled"
         case {"type": str(kind), **others}:
             if isinstance(info.context, Ignored):
                 for name in others:
@@ -63,6 +65,7 @@ Switch = Annotated[
         {
             "anyOf": [
                 {"type": "boolean"},
+                {"enum": ["auto", "enabled", "disabled"]},
                 {"type": "object", "properties": {"type": {"type": "string"}}, "required": ["type"]},
             ]
         }

@@ -125,22 +125,25 @@ Messages = Annotated[
 
 
 def _one_conversation(fields: Json, context: object) -> Json:
-    """The fields of a body without an empty `messages` or `input` beside the other, and without an `input`
-    beside messages, which is noted. Raises `BadRequest` where nothing is ignored."""
-    if not {"input", "messages"} <= fields.keys():
-        return fields
-    left_out = "input" if fields["messages"] else "messages"
-    if fields[left_out] and isinstance(context, Ignored):
-        context.note(left_out)
-    elif fields[left_out]:
-        message = "'input' and 'messages': a request has one conversation."
-        raise BadRequest(message, param="input", code="invalid_value")
-    return {name: value for name, value in fields.items() if name != left_out}
+    """The fields of a body without an empty `messages` beside an `input`. Beside messages `input` and
+    `instructions` are left out and noted. Raises `BadRequest` where nothing is ignored."""
+    if not fields.get("messages"):
+        return {name: value for name, value in fields.items() if name != "messages" or "input" not in fields}
+    for name in ("input", "instructions"):
+        if fields.get(name) and isinstance(context, Ignored):
+            context.note(name)
+        elif fields.get(name):
+            message = f"'{name}' and 'messages': a request has one conversation."
+            raise BadRequest(message, param=name, code="invalid_value")
+    return {name: value for name, value in fields.items() if name not in ("input", "instructions")}
 
 
 def _of_items(fields: Json) -> list[Message]:
     """The messages of a body that has items of the Responses API instead."""
-    return [Message.model_validate(one) for one in messages_of(fields["input"])]
+    messages = messages_of(fields["input"])
+    if messages and fields["instructions"]:
+        messages = [{"role": "system", "content": fields["instructions"]}, *messages]
+    return [Message.model_validate(one) for one in messages]
 
 
 class Prediction(BodyPart):
@@ -182,6 +185,7 @@ class ChatBody(GenerationBody):
     ] = Field(
         default_factory=list, description="A conversation as `/v1/responses` has it. Cursor sends such."
     )
+    instructions: str = Field("", description="Comes before the conversation of `input`.")
     messages: Messages = Field(
         default_factory=_of_items,
         min_length=1,

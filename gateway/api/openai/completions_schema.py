@@ -11,10 +11,10 @@ from proto.sampling import MAX_SEQUENCES
 class CompletionBody(GenerationBody):
     """POST /v1/completions."""
 
-    prompt: Prompts
     suffix: str = Field(
         "", description="What stands after the gap that the answer fills, where the model can; empty: no gap."
     )
+    prompt: Prompts = Field(description="Empty with a `suffix` alone.")
     max_tokens: int | None = declared(
         "max_tokens",
         default=16,

@@ -139,6 +139,8 @@ async def test_completions_with_a_suffix(gateway):
     assert (answer["choices"][0]["text"], gap_of(gateway)) == (STORY, GAP)
     echoed = (await posted(gateway, "/v1/completions", **FIM, max_tokens=20, echo=True)).json()
     assert echoed["choices"][0]["text"] == "def fox(" + STORY
+    await posted(gateway, "/v1/completions", **{**FIM, "prompt": ""}, max_tokens=20)
+    assert gap_of(gateway) == ("", GAP[1])
     await posted(gateway, "/v1/completions", **{**FIM, "suffix": ""})
     assert gateway.tokenizer.requests[-1].text == "def fox("
 

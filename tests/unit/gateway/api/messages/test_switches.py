@@ -19,6 +19,9 @@ ON = {"enable_thinking": True, "thinking": True}
     [
         ({"thinking": {"type": "disabled"}}, OFF),
         ({"thinking": {"type": "enabled", "clear_thinking": False}}, ON),
+        ({"thinking": "disabled"}, OFF),
+        ({"thinking": "enabled"}, ON),
+        ({"thinking": "auto", "enable_thinking": True}, ON),
         ({"enable_thinking": False}, OFF),
         ({"enable_thinking": True}, ON),
         ({"reasoning": {"enabled": False}}, OFF),
@@ -51,7 +54,7 @@ async def test_what_a_switch_says_besides_is_ignored_and_named(gateway):
 @pytest.mark.parametrize(
     ("name", "switch"),
     [
-        *(("thinking", switch) for switch in ("enabled", 0, {}, {"type": False}, {"budget_tokens": 7}, [])),
+        *(("thinking", switch) for switch in ("off", 0, {}, {"type": False}, {"budget_tokens": 7}, [])),
         *(("enable_thinking", switch) for switch in ("false", 1, {})),
         *(("reasoning", switch) for switch in (5, [], {"enabled": "no"}, {"effort": 1}, "x" * 65)),
     ],

@@ -109,6 +109,7 @@ async def test_a_conversation_as_responses_have_it(gateway):
             {"type": "function_call_output", "call_id": "call_1", "output": "9 °C"},
         ],
         "tools": [{"type": "function", **WEATHER["function"]}],
+        "instructions": "You are terse.",
         "tool_choice": {"type": "auto"},
         "reasoning": {"effort": "medium", "summary": "auto"},
         "stream": True,
@@ -117,9 +118,9 @@ async def test_a_conversation_as_responses_have_it(gateway):
     assert answer.text.startswith('data: {"id":"chatcmpl-')
     assert answer.headers["x-quire-ignored"] == "reasoning.summary"
     chat = gateway.tokenizer.requests[-1].chat
-    assert [one.role for one in chat.messages] == ["system", "user", "assistant", "tool"]
-    assert [one.content for one in chat.messages] == ["Be brief.", "Weather?", "", "9 °C"]
-    assert chat.messages[2].tool_calls[0].arguments == ARGUMENTS
+    assert [one.role for one in chat.messages] == ["system", "system", "user", "assistant", "tool"]
+    assert [one.content for one in chat.messages] == ["You are terse.", "Be brief.", "Weather?", "", "9 °C"]
+    assert chat.messages[3].tool_calls[0].arguments == ARGUMENTS
     assert json.loads(chat.template_arguments) == {"reasoning_effort": "medium"}
 
 
@@ -128,6 +129,8 @@ async def test_a_conversation_as_responses_have_it(gateway):
     [
         ({}, "messages"),
         ({"input": []}, "messages"),
+        ({"input": [], "instructions": "Be brief."}, "messages"),
+        ({"instructions": "Be brief."}, "messages"),
         ({"input": 5}, "input"),
         ({"input": [{"type": "function_call", "call_id": "c", "name": ""}]}, "input[0].name"),
         ({"input": [{"type": "item_reference", "id": "i"}]}, "input[0]"),
@@ -150,6 +153,18 @@ def test_two_conversations():
     with pytest.raises(BadRequest, match="one conversation") as refused:
         parse(asked, ChatBody)
     assert refused.value.param == "input"
+
+
+def test_instructions_go_with_an_input():
+    asked = json.dumps(
+        {"model": "m", "instructions": "Be brief.", "messages": [{"role": "user", "content": "A"}]}
+    )
+    ignored = Ignored()
+    assert [one.content for one in parse(asked.encode(), ChatBody, ignored).messages] == ["A"]
+    assert ignored.header() == "instructions"
+    with pytest.raises(BadRequest) as refused:
+        parse(asked.encode(), ChatBody)
+    assert refused.value.param == "instructions"
 
 
 async def test_a_choice_without_tools(gateway):
