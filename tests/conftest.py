@@ -36,6 +36,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # gRPC writes to the terminal, past pytest, when a channel's other end goes.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
+# Deployments are started beside servers of gRPC that receive their traces: see tokenizer_svc/__init__.py.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+
 # However slow the machine is, its Redis has not gone: nothing that tests run in their process gives it up.
 line.REPLY_SECONDS = redis_bus.REPLY_SECONDS = resp.CONNECT_SECONDS = resp.COMING_SECONDS = (
     node.GOODBYE_SECONDS

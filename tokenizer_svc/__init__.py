@@ -8,3 +8,10 @@ requests/   from a request to tokens, and to rules for the tokens of its answer
 answers/    from tokens back to text, as they come
 service.py  the calls of the gateway, and those to the scheduler
 """
+
+import os
+
+# A child is a fork at first. gRPC, with which traces are sent, would start its threads there before the
+# program is run, but the files that they wait for are closed by then: one child in fifty aborted. Read once,
+# when gRPC is loaded.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")

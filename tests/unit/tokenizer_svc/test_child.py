@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -24,6 +26,27 @@ while (asked := question()) is not None:
     answer({"asked": asked})
 """
 """A process that answers with what it is asked."""
+
+TRACED = """
+import asyncio, sys
+from concurrent.futures import ThreadPoolExecutor
+
+import tokenizer_svc
+import grpc, uvloop
+
+server = grpc.server(ThreadPoolExecutor(1))
+port = server.add_insecure_port("127.0.0.1:0")
+server.start()
+channel = grpc.insecure_channel(f"127.0.0.1:{port}")
+grpc.channel_ready_future(channel).result()
+
+async def failed():
+    processes = [await asyncio.create_subprocess_exec("true") for _ in range(200)]
+    return sum([await process.wait() != 0 for process in processes])
+
+sys.exit(uvloop.run(failed()))
+"""
+"""A process that sends traces, and starts many others."""
 
 
 @pytest.fixture
@@ -84,3 +107,8 @@ async def test_a_process_whose_end_nobody_waits_for_ends() -> None:
     async with asyncio.timeout(60):
         assert await process.wait() == -signal.SIGKILL
     assert ending.cancelled()
+
+
+def test_processes_start_beside_traces() -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GRPC_")}
+    subprocess.run([sys.executable, "-c", TRACED], env=environment, check=True)
