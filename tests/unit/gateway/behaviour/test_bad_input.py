@@ -55,7 +55,7 @@ BAD_COMPLETIONS = [
     ({"n": 0}, "n", "invalid_value"),
     ({"n": HUGE}, "n", "invalid_value"),
     ({"temperature": -0.1}, "temperature", "invalid_value"),
-    ({"temperature": 2.1}, "temperature", "invalid_value"),
+    ({"temperature": 100.1}, "temperature", "invalid_value"),
     ({"temperature": "hot"}, "temperature", "invalid_type"),
     ({"top_p": -0.01}, "top_p", "invalid_value"),
     ({"top_p": 1.01}, "top_p", "invalid_value"),
