@@ -282,7 +282,7 @@ async def test_errors_are_the_clients_own(gateway):
         await client.chat.completions.create(model="nobody", messages=MESSAGES)
     assert (unknown.value.code, unknown.value.param) == ("model_not_found", "model")
     with pytest.raises(openai.BadRequestError) as bad:
-        await client.completions.create(model="m", prompt="A", temperature=3)
+        await client.completions.create(model="m", prompt="A", temperature=101)
     assert (bad.value.param, bad.value.type) == ("temperature", "invalid_request_error")
     with pytest.raises(openai.NotFoundError):
         await client.models.retrieve("nobody")

@@ -328,7 +328,7 @@ def test_a_text_stands_for_a_file_that_a_tool_gives():
         ({"compaction": {"type": "summarize"}}, "compaction"),
         ({"thread": {"type": "create"}}, "thread"),
         ({"thread": {"type": "continue", "previous_message_id": "msg_1"}, "messages": []}, "thread"),
-        ({"temperature": 3}, "temperature"),
+        ({"temperature": 101}, "temperature"),
         ({"output_config": {"format": {"type": "json_schema", "schema": []}}}, "output_config.format.schema"),
     ],
 )

@@ -62,7 +62,7 @@ async def test_what_is_unknown_is_named(gateway):
 async def test_streams_and_errors_name_it_too(gateway):
     stream = {"stream": True, "stream_options": {"include_usage": True, "colour": 1}}
     assert await header_of(gateway, **GOOD, **stream) == "stream_options.colour"
-    answer = await gateway.http.post(CHAT, json={**GOOD, "tempreature": 1, "temperature": 9})
+    answer = await gateway.http.post(CHAT, json={**GOOD, "tempreature": 1, "temperature": 101})
     assert (answer.status_code, answer.headers["x-quire-ignored"]) == (400, "tempreature")
 
 

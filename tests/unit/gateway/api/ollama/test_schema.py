@@ -195,7 +195,7 @@ def test_what_asks_for_nothing(kind, fields, loads):
         (chat, {"messages": None}, "messages"),
         (chat, {"messages": [{"role": "robot"}]}, "messages[0].role"),
         (chat, {"messages": [{"role": "user", "images": ["x"]}]}, "messages[0].images[0]"),
-        (chat, {"options": {"temperature": 9}}, "options.temperature"),
+        (chat, {"options": {"temperature": 101}}, "options.temperature"),
         (chat, {"options": []}, "options"),
         (chat, {"format": "xml"}, "format"),
         (chat, {"think": "hard"}, "think"),

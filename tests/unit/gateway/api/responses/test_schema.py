@@ -363,7 +363,7 @@ IMAGE = {"type": "input_image", "image_url": "x"}
         ({"truncation": "some"}, "truncation"),
         ({"metadata": {"a": 1}}, "metadata.a"),
         ({"metadata": {str(name): "" for name in range(17)}}, "metadata"),
-        ({"temperature": 3}, "temperature"),
+        ({"temperature": 101}, "temperature"),
         ({"frequency_penalty": 3}, "frequency_penalty"),
         ({"structured_outputs": {"regex": ""}}, "structured_outputs.regex"),
         ({"conversation": {"name": "x"}}, "conversation"),
