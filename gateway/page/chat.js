@@ -261,7 +261,7 @@ function fill() {
 function renew() {
   const newer = chats.load(chat.id);
   if (!(newer?.changed > chat.changed)) return;
-  if (newer.messages.length === chat.messages.length && newer.leaf === chat.leaf) {
+  if (running && newer.messages.length === chat.messages.length && newer.leaf === chat.leaf) {
     chat.settings = newer.settings;
   } else if (running) {
     chat.id = chats.fresh().id;
@@ -346,6 +346,9 @@ $("form").addEventListener("submit", event => {
   say(box.value.trim());
 });
 box.addEventListener("input", refresh);
+// Whether the key is one of an input method's. Safari's Enter that ends it comes after it has ended, with this code.
+const composing = event => event.isComposing || event.keyCode === 229;
+
 document.addEventListener("keydown", event => {
   if (event.key === "Escape") {
     if (running) running.abort();
@@ -353,7 +356,7 @@ document.addEventListener("keydown", event => {
     $("compare").open = false;
     menu(false);
   }
-  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+  if (event.key !== "Enter" || event.shiftKey || composing(event)) return;
   if (event.target === box) {
     event.preventDefault();
     if (!running) $("form").requestSubmit();
@@ -377,7 +380,8 @@ $("log").addEventListener("click", event => {
 });
 $("chats").addEventListener("click", event => {
   const {action, id} = event.target.dataset;
-  if (action === "open") show(chats.load(id) ?? chats.fresh(chat.settings));
+  if (action === "open" && id === chat.id) menu(false);
+  else if (action === "open") show(chats.load(id) ?? chats.fresh(chat.settings));
   if (action === "delete" && confirm("Delete this conversation?")) {
     chats.remove(id);
     if (id === chat.id) show(chats.fresh(chat.settings));

@@ -113,7 +113,8 @@ function body(message, page) {
     out.push(fold(`Call of ${nameOf(call)}`, [code(givenTo(call))]));
   }
   if (live) return [...out, node("span", [], {class: "cursor"})];
-  const open = page.live ? [] : unanswered(chat).filter(call => message.tool_calls.includes(call)).map(field);
+  const looked = message.tool_calls.length && !page.live ? unanswered(chat) : [];
+  const open = looked.filter(call => message.tool_calls.includes(call)).map(field);
   if (open.length) out.push(node("div", [...open, button("Send results", "results")], {class: "results"}));
   if (message.error) out.push(node("div", [message.error], {class: "error", role: "alert"}));
   return out;

@@ -511,6 +511,26 @@ $("temperature").dispatchEvent(new Event("change"));
 const last = stored().find(one => one.title === "Again"), {temperature} = last.settings;
 const seen = {log, one, late, set, shown: $("log").innerText, again: texts(last), temperature};
 """
+ENDED_ELSEWHERE = """
+$("message").value = "One";
+$("message").dispatchEvent(new KeyboardEvent("keydown", {key: "Enter", keyCode: 229, bubbles: true}));
+const sent = document.querySelectorAll(".turn").length;
+$("form").requestSubmit();
+await until(() => document.querySelector(".cursor"));
+document.querySelector("#chats [data-action=open]").click();
+await until(() => document.querySelector(".facts")?.textContent);
+const own = $("log").innerText;
+const name = Object.keys(localStorage).find(one => one.startsWith("quire.chat."));
+const one = JSON.parse(localStorage.getItem(name));
+one.messages[1].content = "All that another tab was told.";
+one.changed += 1000;
+localStorage.setItem(name, JSON.stringify(one));
+$("message").value = "Two";
+$("form").requestSubmit();
+await until(() => document.querySelectorAll(".facts:not(:empty)").length === 2);
+const texts = JSON.parse(localStorage.getItem(name)).messages.map(({content}) => content);
+const seen = {sent, own, texts};
+"""
 RESULTS_ELSEWHERE = """
 $("tools").value = JSON.stringify([{type: "function", function: {name: "f", parameters: {type: "object"}}}]);
 $("tools").dispatchEvent(new Event("change"));
@@ -670,6 +690,14 @@ async def test_what_another_tab_says_in_a_conversation_is_not_lost(browse, token
     assert "at last" in shown["shown"]
     said = ["Again", "So.", "in between", "So.", "and then", "and still", "Once more", "So.", "at last"]
     assert (shown["again"], shown["temperature"]) == (said, "0.7")
+
+
+async def test_an_answer_outlasts_a_click_on_its_conversation_and_is_taken_from_another_tab(browse, tokenizer):
+    tokenizer.generate = says_so
+    shown = await browse("/", READY + ENDED_ELSEWHERE)
+    assert shown["sent"] == 0, "the key is the input method's"
+    assert "So." in shown["own"]
+    assert shown["texts"] == ["One", "All that another tab was told.", "Two", "So."]
 
 
 async def test_results_that_another_tab_has_sent_are_not_sent_again(browse, tokenizer):
