@@ -692,7 +692,7 @@ async def test_what_another_tab_says_in_a_conversation_is_not_lost(browse, token
     assert (shown["again"], shown["temperature"]) == (said, "0.7")
 
 
-async def test_an_answer_outlasts_a_click_on_its_conversation_and_is_taken_from_another_tab(browse, tokenizer):
+async def test_an_answer_outlasts_a_click_on_its_chat_and_is_taken_from_another_tab(browse, tokenizer):
     tokenizer.generate = says_so
     shown = await browse("/", READY + ENDED_ELSEWHERE)
     assert shown["sent"] == 0, "the key is the input method's"
