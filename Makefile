@@ -41,7 +41,7 @@ install: $(VENV)/.installed ## the virtual environment with all services
 test: $(VENV)/.installed-dev ## style, types and all tests
 	@$(MAKE) --no-print-directory --jobs=2 lint tested-kernels
 	@echo "== tests"
-	@$(BIN)/python -m pytest -n 3 --durations=10 $(ARGS)
+	@$(BIN)/python -m pytest -n 4 --durations=10 $(ARGS)
 
 schema: $(VENV)/.installed-dev ## draw 10,000 requests from the OpenAPI document; CASES=number SEED=number
 	@SCHEMA_CASES=$(or $(CASES),10000) SCHEMA_OUT=ops/bench/results/schema.json TEST_EXAMPLES=others \

@@ -56,7 +56,7 @@ settings.load_profile(os.environ.get("TEST_EXAMPLES", "same"))
 
 
 class Scheduling(LoadFileScheduling):
-    """Whose turn it is where several processes test at the same time (`pytest -n 3`).
+    """Whose turn it is where several processes test at the same time (`pytest -n 4`).
 
     Tests of one file share what the file sets up, so they stay together. So do tests of whole deployments,
     and they come first: two deployments at once would take each other's cores, while one mostly waits, beside

@@ -211,29 +211,27 @@ def delta(
     return Delta(qkv, gates, rule, shape, results.flatten(1), after)
 
 
+SIZES = [(1, 1, 1, 1), (2, 4, 21, 40), (1, 2, 64, 64), (2, 2, 16, 33)]
+"""Heads of keys and of values, and the sizes of both."""
+RULES = [(False, 1.0, 0.0), (True, 1.0, -5.0), (False, 2.0, -3.0), (True, 1.0, 0.0)]
+"""Whether each number of a key is forgotten by itself, the scale of updates, and the bound."""
+TWO_RULES_OF_EACH_SIZE = [
+    (size, rule) for at, size in enumerate(SIZES) for place, rule in enumerate(RULES) if (at + place) % 4 < 2
+]
+
+
 @everywhere
 @pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("block_size", [1, 7, 128])
-@pytest.mark.parametrize(
-    ("key_heads", "heads", "key_size", "value_size"),
-    [(1, 1, 1, 1), (2, 4, 21, 40), (1, 2, 64, 64), (2, 2, 16, 33)],
-)
-@pytest.mark.parametrize(
-    ("by_row", "update_scale", "bound"),
-    [(False, 1.0, 0.0), (False, 2.0, -3.0), (True, 1.0, 0.0), (True, 1.0, -5.0)],
-)
+@pytest.mark.parametrize(("sizes", "rule"), TWO_RULES_OF_EACH_SIZE)
 def test_delta_rule(
     begin: Begin,
-    key_heads: int,
-    heads: int,
-    key_size: int,
-    value_size: int,
+    sizes: tuple[int, int, int, int],
     block_size: int,
     dtype: torch.dtype,
-    by_row: bool,
-    update_scale: float,
-    bound: float,
+    rule: tuple[bool, float, float],
 ) -> None:
+    (key_heads, heads, key_size, value_size), (by_row, update_scale, bound) = sizes, rule
     texts = make(block_size)
     layer = delta(texts, key_heads, heads, key_size, value_size, dtype, by_row, update_scale, bound)
     matrices = torch.empty(blocks_of(texts), heads, key_size, value_size)
