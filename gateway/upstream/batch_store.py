@@ -34,8 +34,9 @@ _ID = re.compile(r"batch_[0-9a-f]{32}")
 Json = dict[str, Any]
 
 # KEYS[1], KEYS[2] begin all keys of batches and files. ARGV: tenant, id, key and owner of a lease, the batch,
-# seconds, batches of a tenant at most, bytes that the tenant's and all files may have. Returns 0 if the lease
-# is lost, -1 if there are too many, and -2 if there is no room.
+# seconds, batches of a tenant at most, bytes that the tenant's and all files may have, the input file and how
+# many seconds more this is needed. Returns 0 if the lease is lost, -1 if there are too many, and -2 if there
+# is no room.
 _PUT = (
     HELD
     + FILES
@@ -54,6 +55,7 @@ if not redis.call('ZSCORE', mine, ARGV[2]) then
 end
 for _, name in ipairs({'counts:', 'done:'}) do redis.call('EXPIRE', base .. name .. place, ARGV[6]) end
 files_put(KEYS[2], ARGV[1], ARGV[2], ARGV[5], ARGV[6], '')
+files_keep(KEYS[2], ARGV[1], ARGV[10], ARGV[11])
 return 1
 """
 )
@@ -69,8 +71,8 @@ files_drop(KEYS[2], ARGV[1], ARGV[2])
 )
 
 # KEYS[1], KEYS[2] begin all keys of batches and files. ARGV: tenant, id, key and owner of a lease, the line's
-# number, its outcome, the object of its file and the seconds that this is kept, bytes that the tenant's and
-# all files may have, the id of the file; then the pieces of the result. A line has one result.
+# number, its outcome, the object of its file and the seconds that this is kept from now on, bytes that the
+# tenant's and all files may have, the id of the file; then the pieces of the result. A line has one result.
 _RESULT = (
     HELD
     + FILES
@@ -80,8 +82,9 @@ if not owned(ARGV[3], ARGV[4]) then return 'lost' end
 if redis.call('GETBIT', base .. 'done:' .. place, ARGV[5]) == 1 then return 'ok' end
 local pieces = {}
 for number = 12, #ARGV do pieces[number - 11] = ARGV[number] end
-if redis.call('HEXISTS', base .. 'counts:' .. place, ARGV[6]) == 0 then
-  files_put(KEYS[2], ARGV[1], ARGV[11], ARGV[7], ARGV[8], 'batch_output')
+local first = redis.call('HEXISTS', base .. 'counts:' .. place, ARGV[6]) == 0
+if first or redis.call('EXISTS', KEYS[2] .. 'one:' .. files_place(ARGV[1], ARGV[11])) == 1 then
+  files_put(KEYS[2], ARGV[1], ARGV[11], ARGV[7], ARGV[8], first and 'batch_output' or '')
 end
 local written = files_append(KEYS[2], ARGV[1], ARGV[11], ARGV[9], ARGV[10], pieces)
 if written == 'full' then return written end
@@ -105,7 +108,8 @@ class BatchStore:
         """Store a batch. Raises `LeaseLost`, and `Overloaded` if the tenant has too many, or no room."""
         where = (tenant, batch["id"], lease.key, lease.owner)
         text = json.dumps(batch, separators=(",", ":"))
-        found = await self._run(_PUT, *where, text, KEPT_SECONDS, MOST_KEPT, *self.files.most)
+        needed = (batch["input_file_id"], max(0, batch["expires_at"] - int(time.time())))
+        found = await self._run(_PUT, *where, text, KEPT_SECONDS, MOST_KEPT, *self.files.most, *needed)
         if found == -2:
             raise no_room()
         if found == -1:
@@ -150,7 +154,7 @@ class BatchStore:
         about = {
             "id": file_id,
             "object": "file",
-            "created_at": now,
+            "created_at": batch["in_progress_at"],
             "expires_at": now + seconds,
             "filename": f"{batch['id']}_{'output' if outcome == 'completed' else 'error'}.jsonl",
             "purpose": "batch_output",

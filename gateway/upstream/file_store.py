@@ -18,13 +18,15 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from gateway.errors import Overloaded
+from gateway.errors import Overloaded, Unavailable
 from gateway.redis_replies import reply_of
 from gateway.upstream.listed import listed
 from proto.rpc.line import Line
 
 PIECE_BYTES = 2**16 - 2**8
 """With what Redis adds, a piece fits into 64 KiB, above which it would take 80."""
+UPLOAD_SECONDS = 3600
+"""Time after the last piece at which an upload that was broken off is forgotten."""
 PURPOSES = ("batch", "batch_output")
 """What files are for: what clients upload, and what batches write."""
 _ID = re.compile(r"file-[0-9a-f]{32}")
@@ -59,6 +61,7 @@ end
 local function files_put(base, tenant, id, about, seconds, purpose)
   local clock = redis.call('TIME')
   local now = tonumber(clock[1])
+  redis.call('ZADD', base .. 'ends', now + seconds, id .. ':' .. tenant)
   for _, one in ipairs(redis.call('ZRANGE', base .. 'ends', '-inf', now, 'BYSCORE', 'LIMIT', 0, 100)) do
     local its_id, its_tenant = string.match(one, '^([^:]+):(.*)$')
     files_drop(base, its_tenant, its_id)
@@ -68,10 +71,13 @@ local function files_put(base, tenant, id, about, seconds, purpose)
   files_use(base, tenant, files_size(about) - (before and files_size(before) or 0))
   redis.call('HSETNX', key, 'bytes', 0)
   redis.call('HSET', key, 'about', about)
-  redis.call('ZADD', base .. 'ends', now + seconds, id .. ':' .. tenant)
   for _, list in ipairs(purpose ~= '' and {'of', purpose} or {}) do
     redis.call('ZADD', base .. list .. ':' .. tenant, string.format('%d%06d', clock[1], clock[2]), id)
   end
+end
+local function files_keep(base, tenant, id, seconds)
+  local ends = tonumber(redis.call('TIME')[1]) + seconds
+  redis.call('ZADD', base .. 'ends', 'XX', 'GT', ends, id .. ':' .. tenant)
 end
 local function files_full(base, tenant, tenant_most, all_most, size)
   local function used(field) return tonumber(redis.call('HGET', base .. 'used', field) or 0) + size end
@@ -95,7 +101,8 @@ _APPEND = (
     FILES
     + """
 local pieces = {}
-for place = 5, #ARGV do pieces[place - 4] = ARGV[place] end
+for place = 6, #ARGV do pieces[place - 5] = ARGV[place] end
+files_keep(KEYS[1], ARGV[1], ARGV[2], ARGV[5])
 return files_append(KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4], pieces)
 """
 )
@@ -129,10 +136,15 @@ class FileStore:
         await self._run("EVAL", _PUT, 1, self.base, tenant, about["id"], text, seconds, purpose)
 
     async def append(self, tenant: str, file_id: str, pieces: Sequence[bytes]) -> None:
-        """Add to the end of a file. Raises `Overloaded` if there is no room."""
-        found = await self._run("EVAL", _APPEND, 1, self.base, tenant, file_id, *self.most, *pieces)
+        """Add to the end of a file, which is kept for an hour from then on at least.
+
+        Raises `Overloaded` if there is no room, and `Unavailable` if the file is gone."""
+        numbers = (*self.most, UPLOAD_SECONDS)
+        found = await self._run("EVAL", _APPEND, 1, self.base, tenant, file_id, *numbers, *pieces)
         if found == b"full":
             raise no_room()
+        if found == b"gone":
+            raise Unavailable("The file is gone: its last piece came too late.")
 
     async def get(self, tenant: str, file_id: str) -> Json | None:
         """The file object of a file of this tenant's; None if there is none, or it has run out.

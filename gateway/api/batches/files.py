@@ -16,10 +16,8 @@ from gateway.errors import BadRequest, GatewayError, NotFound, Unauthorized
 from gateway.http.caller import caller_of
 from gateway.http.multipart import Form
 from gateway.http.openapi import getting, uploading
-from gateway.upstream.file_store import PIECE_BYTES, FileStore
+from gateway.upstream.file_store import PIECE_BYTES, UPLOAD_SECONDS, FileStore
 
-UPLOAD_SECONDS = 3600
-"""Time after which an upload that was broken off is forgotten."""
 EXPIRY_SECONDS = (3600, 30 * 86400)
 """The least and the most of `expires_after`."""
 PURPOSE = "batch"
@@ -46,7 +44,8 @@ def router(store: FileStore, most: int) -> APIRouter:
             form = Form("file", most)
             async with aclosing(form.read(request)) as pieces:
                 size = await _store(store, tenant, str(about["id"]), pieces)
-            about |= {"filename": form.filename or "upload.jsonl"}
+            now = int(time.time())
+            about |= {"filename": form.filename or "upload.jsonl", "created_at": now}
             about["expires_at"] = now + _seconds(form.fields, store.seconds)
             await store.put(tenant, about)
         except BaseException:

@@ -6,12 +6,19 @@ import pytest
 
 from gateway.behalf import Behalf
 from gateway.errors import Overloaded
-from gateway.upstream.batch_store import KEPT_SECONDS, BatchStore
+from gateway.upstream.batch_store import KEPT_SECONDS, BatchStore, file_of
 from gateway.upstream.file_store import FileStore
 from gateway.upstream.job_queue import JobQueue
 from proto.rpc.line import Line
 
-BATCH = {"id": "batch_" + "0" * 32, "output_seconds": 600}
+INPUT = "file-" + "1" * 32
+BATCH = {
+    "id": "batch_" + "0" * 32,
+    "input_file_id": INPUT,
+    "in_progress_at": 1,
+    "expires_at": int(time.time()) + 3600,
+    "output_seconds": 600,
+}
 
 
 async def test_a_result_without_room_is_no_progress(line: Line, prefix: str) -> None:
@@ -39,7 +46,7 @@ async def test_batches_take_the_room_of_files(line: Line, prefix: str) -> None:
     """Two have room for their metadata. What is deleted takes none."""
     files = FileStore(line, prefix, seconds=60, tenant_bytes=2**16, all_bytes=2**16)
     store = BatchStore(line, prefix, files)
-    batches = [{"id": f"batch_{number:032}", "metadata": {"a": "x" * 30_000}} for number in range(3)]
+    batches = [BATCH | {"id": f"batch_{number:032}", "metadata": {"a": "x" * 30_000}} for number in range(3)]
     for batch in batches[:2]:
         await store.put("t", batch)
         await store.put("t", batch | {"status": "completed"})
@@ -63,3 +70,28 @@ async def test_a_batch_that_has_run_out_is_not_found(line: Line, prefix: str) ->
         batch = BATCH | {"created_at": int(time.time()) - seconds, "request_counts": {}}
         await store.put("t", batch)
         assert (await store.get("t", batch["id"]) is not None) == kept
+
+
+async def test_a_batch_keeps_its_input_and_results_that_have_come_late(line: Line, prefix: str) -> None:
+    """An input that would run out while it is read is kept, and an output from its newest result on."""
+    files = FileStore(line, prefix, seconds=60, tenant_bytes=2**16, all_bytes=2**16)
+    store, queue = BatchStore(line, prefix, files), JobQueue(line, prefix, "batch", 1)
+    await files.put("t", {"id": INPUT, "expires_at": int(time.time()) + 60, "purpose": "batch"})
+    await store.put("t", BATCH)
+    (ends,) = await line.execute(("ZSCORE", f"{prefix}files:ends", f"{INPUT}:t"))
+    assert int(ends) == pytest.approx(BATCH["expires_at"], abs=5)
+    await queue.add(BATCH["id"], Behalf("t", "digest", True))
+    job = await queue.take()
+    assert job is not None
+    output = file_of(BATCH["id"], "completed")
+    for number in range(3):
+        await store.add_result("t", BATCH, job.lease, number, "completed", b"{}\n")
+        assert [one async for one in files.ids("t", "batch_output", None, False)] == [output]
+        found = await files.get("t", output)
+        assert found is not None
+        assert found["bytes"] == 3 * (number + 1)
+        await line.execute(("ZADD", f"{prefix}files:ends", "1", f"{output}:t"))
+        assert await files.get("t", output) is None
+    await files.delete("t", output)
+    await store.add_result("t", BATCH, job.lease, 3, "completed", b"{}\n")
+    assert await files.get("t", output) is None, "who deletes it does not want it"

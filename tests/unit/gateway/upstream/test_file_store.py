@@ -7,7 +7,7 @@ import pytest
 
 from gateway.errors import Overloaded, Unavailable
 from gateway.upstream import file_store
-from gateway.upstream.file_store import FileStore, in_pieces
+from gateway.upstream.file_store import UPLOAD_SECONDS, FileStore, in_pieces
 from proto.rpc.line import Line
 
 
@@ -143,3 +143,15 @@ async def test_without_redis() -> None:
     store = FileStore(Line("redis://127.0.0.1:1"), "p:", seconds=1, tenant_bytes=1, all_bytes=1)
     with pytest.raises(Unavailable):
         await listed(store, "a")
+
+
+async def test_what_still_comes_is_kept(store: FileStore, line: Line, prefix: str) -> None:
+    """An upload of hours is not dropped in the middle; one that was, is not taken for whole."""
+    file_id = str(about(1)["id"])
+    await store.put("a", about(1, seconds=1), listed=False)
+    await store.append("a", file_id, [b"x"])
+    (ends,) = await line.execute(("ZSCORE", f"{prefix}files:ends", f"{file_id}:a"))
+    assert int(ends) >= time.time() + UPLOAD_SECONDS - 60
+    await store.delete("a", file_id)
+    with pytest.raises(Unavailable, match="too late"):
+        await store.append("a", file_id, [b"y"])
