@@ -28,8 +28,10 @@ from gateway.upstream.job_queue import Job
 MAX_LINES = 50_000
 MAX_PROBLEMS = 100
 """Wrong lines of the input that a batch names."""
-USER = "batch"
-"""Whose requests they are among those of the tenant, where a line does not say."""
+RESPONSES = "/v1/responses"
+DEFAULTS = {"user": "batch"}
+"""What a line does not say: whose requests they are among those of the tenant. Nor are its responses stored,
+for thousands of them would leave no room for those that the tenant goes on with."""
 
 Json = dict[str, Any]
 
@@ -84,7 +86,7 @@ class BatchWork:
         """The number of lines, and what is wrong with them."""
         number, problems, known = 0, list[Json](), set[str]()
         async with aclosing(self._store.files.lines(tenant, batch["input_file_id"])) as lines:
-            async for line in lines:
+            async for place, line in lines:
                 number += 1
                 try:
                     custom_id = (await _parsed(tenant, line, batch["endpoint"]))["custom_id"]
@@ -93,7 +95,7 @@ class BatchWork:
                         raise BadLine("duplicate_custom_id", message, "custom_id")
                     known.add(custom_id)
                 except BadLine as error:
-                    problems.append(_problem(error.code, error.message, error.param, number))
+                    problems.append(_problem(error.code, error.message, error.param, place))
                 if number > MAX_LINES:
                     problems.append(_problem("too_many_lines", f"A batch has at most {MAX_LINES} lines."))
                 if len(problems) >= MAX_PROBLEMS or number > MAX_LINES:
@@ -130,7 +132,7 @@ class BatchWork:
                 asyncio.TaskGroup() as tasks,
                 aclosing(self._store.files.lines(job.tenant, batch["input_file_id"])) as lines,
             ):
-                async for line in lines:
+                async for _, line in lines:
                     if not _has(done, number):
                         await free.acquire()
                         if self._draining:
@@ -147,7 +149,8 @@ class BatchWork:
     async def _ask(self, job: Job, endpoint: str, line: bytes) -> tuple[str, bytes]:
         """The outcome of a line, and its result."""
         request = await _parsed(job.tenant, line, endpoint)
-        body = await parsed(job.tenant, len(line), lambda: text_of({"user": USER} | request["body"]))
+        usual = DEFAULTS | ({"store": False} if endpoint == RESPONSES else {})
+        body = await parsed(job.tenant, len(line), lambda: text_of(usual | request["body"]))
         while True:
             async with self._own.ask(endpoint, body, job.behalf, {"late": True}) as reply:
                 if (wait := reply.again_in) is None:
@@ -166,7 +169,7 @@ class BatchWork:
         done, number = await self._store.done(job.tenant, job.id), 0
         error = {"code": "batch_expired", "message": "The batch expired before this request was answered."}
         async with aclosing(self._store.files.lines(job.tenant, batch["input_file_id"])) as lines:
-            async for line in lines:
+            async for _, line in lines:
                 if not _has(done, number):
                     result = _result(
                         (await _parsed(job.tenant, line, batch["endpoint"]))["custom_id"], None, error

@@ -187,19 +187,20 @@ class FileStore:
             number += 1
             yield found[0]
 
-    async def lines(self, tenant: str, file_id: str) -> AsyncGenerator[bytes, None]:
-        """The lines of a file that are not empty."""
-        rest = bytearray()
+    async def lines(self, tenant: str, file_id: str) -> AsyncGenerator[tuple[int, bytes], None]:
+        """The lines of a file that are not empty, each with its number in the file, from 1 on."""
+        number, rest = 1, bytearray()
         async for piece in self.pieces(tenant, file_id):
             *whole, last = piece.split(b"\n")
             if whole:
-                for line in (bytes(rest) + whole[0], *whole[1:]):
+                for at, line in enumerate((bytes(rest) + whole[0], *whole[1:]), number):
                     if line.strip():
-                        yield line
+                        yield at, line
                 rest.clear()
+                number += len(whole)
             rest += last
         if rest.strip():
-            yield bytes(rest)
+            yield number, bytes(rest)
 
     async def _run(self, *command: str | int | bytes) -> Any:
         return await reply_of(self._line, "files", *command)

@@ -149,6 +149,12 @@ class ResponseStore:
             if not there:
                 raise NotFound("The response is gone.")
 
+    async def newer(self, tenant: str, response_id: str, after: int) -> list[bytes]:
+        """Event number `after` of a background response and the next one, as far as they are there."""
+        key = f"{self._room.base}events:{tenant}:{response_id}"
+        found = await self._room.run("XRANGE", key, f"{after + 1}-0", "+", "COUNT", 2)
+        return [fields[1] for _, fields in found]
+
     async def events(self, tenant: str, response_id: str) -> AsyncGenerator[bytes, None]:
         """The events of a background response so far."""
         after = "-"

@@ -15,6 +15,7 @@ from fastapi import Request, Response
 
 from gateway.api.common.answers import Json, compact
 from gateway.errors import BadRequest, NotFound
+from gateway.http.body_memory import SMALL, Held
 from gateway.http.caller import Caller, caller_of
 from gateway.http.sse import COMMENT_BETWEEN_IDS, EventStream, named_event
 from gateway.upstream.job_queue import JobQueue, LeaseLost
@@ -65,7 +66,7 @@ class Background:
             return Response(compact(response), media_type="application/json")
         with self.store.followers.place(caller.tenant):  # what could not be followed is not stored either
             await self._queue(caller, record)
-        return self.follow(caller.tenant, response["id"], -1)
+        return self._follow(request, response["id"], -1)
 
     async def _queue(self, caller: Caller, record: Json) -> None:
         """Store a response, and let some gateway make it."""
@@ -82,9 +83,20 @@ class Background:
             raise
         self.wake()
 
-    def follow(self, tenant: str, response_id: str, after: int) -> Response:
-        """The events of a response after number `after`, until it ends."""
-        events = self._events(tenant, response_id, after)
+    async def follow(self, request: Request, response: Json, after: int) -> Response:
+        """The events of a response after number `after`, until it ends. Without content if it has ended with
+        that one: a browser then asks no more."""
+        if after >= 0 and response["status"] in ENDED:
+            found = await self.store.newer(caller_of(request).tenant, response["id"], after)
+            if not found or (len(found) == 1 and _name_of(found[0]) in LAST_EVENTS):
+                return Response(status_code=204)
+        return self._follow(request, response["id"], after)
+
+    def _follow(self, request: Request, response_id: str, after: int) -> Response:
+        held: Held = request.state.body
+        held.release()
+        held.grow(SMALL)  # what the client has not taken yet
+        events = self._events(caller_of(request).tenant, response_id, after)
         return EventStream(events, keep_alive=lambda: COMMENT_BETWEEN_IDS)
 
     async def _events(self, tenant: str, response_id: str, after: int) -> AsyncGenerator[str, None]:
@@ -93,10 +105,9 @@ class Background:
             aclosing(following) as events,
         ):
             async for event in events:
-                text = event.decode()
-                name = text.split('"', 4)[3]  # it begins with {"type":"…"
+                name = _name_of(event)
                 after += 1
-                yield named_event(name, text, f"{response_id}:{after}")
+                yield named_event(name, event.decode(), f"{response_id}:{after}")
                 if name in LAST_EVENTS:
                     return
 
@@ -109,7 +120,7 @@ class Background:
         if not record["response"]["background"]:
             message = "This response was not made in the background."
             raise BadRequest(message, param=LAST_EVENT_ID, code="unsupported_parameter")
-        return self.follow(tenant, response_id, after)
+        return await self.follow(request, record["response"], after)
 
     async def cancel(self, request: Request, response_id: str) -> Json:
         """End a response; the response as it is then. Raises `NotFound` and `BadRequest`."""
@@ -132,6 +143,10 @@ class Background:
             await self.queue.give_back(job)  # the runner that takes it writes the last event
             self.wake()
         return response
+
+
+def _name_of(event: bytes) -> str:
+    return event.split(b'"', 4)[3].decode()  # it begins with {"type":"…"
 
 
 def seen_by(request: Request) -> tuple[str, int] | None:

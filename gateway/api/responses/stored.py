@@ -181,7 +181,7 @@ def _add_reading(routes: APIRouter, store: ResponseStore | None, background: Bac
         if background is None or not response["background"]:
             message = "'stream': this response was not made in the background."
             raise BadRequest(message, param="stream", code="unsupported_parameter")
-        return background.follow(caller_of(request).tenant, response_id, after)
+        return await background.follow(request, response, after)
 
     @routes.get(
         "/v1/responses/{response_id}/input_items",

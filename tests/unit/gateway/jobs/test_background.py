@@ -140,6 +140,12 @@ async def test_a_browser_resumes_with_the_id_of_the_last_event(fleet):
     other = await fleet.start(works=False)
     assert events_of(await other.http.get(path, headers=header)) == events[5:]
     assert events_of(await other.http.post("/v1/responses", json=asked, headers=header)) == events[5:]
+    for answer in (
+        await other.http.get(f"/v1/responses/{response_id}?stream=true&starting_after={len(events) - 1}"),
+        await other.http.get(f"/v1/responses/{response_id}?stream=true&starting_after=1000"),
+        await other.http.post("/v1/responses", json=asked, headers={"Last-Event-ID": ids[-1]}),
+    ):
+        assert (answer.status_code, answer.content) == (204, b""), "it has seen all, and asks no more"
     for last, status in (("5", 400), (f"resp_{'0' * 32}:5", 404)):
         refused = await other.http.post("/v1/responses", json=asked, headers={"Last-Event-ID": last})
         assert (refused.status_code, refused.json()["error"]["param"]) == (status, "Last-Event-ID")

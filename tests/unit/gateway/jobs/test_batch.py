@@ -110,6 +110,20 @@ async def test_other_endpoints(fleet):
     assert one["response"]["body"]["data"][0]["embedding"][0] == 3
 
 
+async def test_a_batch_takes_no_room_of_stored_responses(fleet):
+    """Unless a line says so."""
+    gateway = await fleet.start()
+    lines = [
+        line_of(name, "/v1/responses") | {"body": {"model": "m", "input": "A"} | more}
+        for name, more in (("a", {}), ("b", {"store": True}))
+    ]
+    batch = await ended(gateway, (await begun(gateway, lines, "/v1/responses")).id)
+    found = await results(gateway, batch.output_file_id)
+    ids = [found[name]["response"]["body"]["id"] for name in "ab"]
+    stored = [(await gateway.http.get(f"/v1/responses/{one}")).status_code for one in ids]
+    assert stored == [404, 200]
+
+
 async def test_lines_that_fail_have_a_file_of_their_own(fleet):
     async def some(request, context):
         if request.chat.messages[-1].content == "long":
@@ -267,12 +281,12 @@ BAD = [
 @pytest.mark.parametrize(("wrong", "code", "param"), BAD)
 async def test_a_wrong_line_fails_the_batch_before_anything_is_asked(fleet, wrong, code, param):
     gateway = await fleet.start()
-    file_id = await uploaded(gateway, (), json.dumps(line_of("first")).encode() + b"\n" + wrong + b"\n")
+    file_id = await uploaded(gateway, (), json.dumps(line_of("first")).encode() + b"\n\n" + wrong + b"\n")
     made = await gateway.client.batches.create(input_file_id=file_id, endpoint=CHAT, completion_window="24h")
     batch = await ended(gateway, made.id)
     assert batch.status == "failed"
     (problem,) = batch.errors.data
-    assert (problem.code, problem.param, problem.line) == (code, param, 2)
+    assert (problem.code, problem.param, problem.line) == (code, param, 3)
     assert fleet.tokenizer.requests == []
 
 

@@ -31,7 +31,7 @@ async def test_lines_are_cut_wherever_pieces_end(store: FileStore) -> None:
         file = about(size)
         await store.put("a", file)
         await store.append("a", str(file["id"]), [text[at : at + size] for at in range(0, len(text), size)])
-        lines = [line async for line in store.lines("a", str(file["id"]))]
+        lines = [line async for _, line in store.lines("a", str(file["id"]))]
         assert lines == [b"first", b"second line", b"third"]
         found = await store.get("a", str(file["id"]))
         assert found is not None
