@@ -40,14 +40,14 @@ class RecordedEvent(_message.Message):
     submitted: bytes
     cancelled: int
     ended: EndedSequence
-    withdrew: bool
+    withdrew: float
     evacuated: bool
     compiled: int
     planned: bytes
     result: bytes
     idle: int
     seen: int
-    def __init__(self, at: _Optional[float] = ..., submitted: _Optional[bytes] = ..., cancelled: _Optional[int] = ..., ended: _Optional[_Union[EndedSequence, _Mapping]] = ..., withdrew: _Optional[bool] = ..., evacuated: _Optional[bool] = ..., compiled: _Optional[int] = ..., planned: _Optional[bytes] = ..., result: _Optional[bytes] = ..., idle: _Optional[int] = ..., seen: _Optional[int] = ...) -> None: ...
+    def __init__(self, at: _Optional[float] = ..., submitted: _Optional[bytes] = ..., cancelled: _Optional[int] = ..., ended: _Optional[_Union[EndedSequence, _Mapping]] = ..., withdrew: _Optional[float] = ..., evacuated: _Optional[bool] = ..., compiled: _Optional[int] = ..., planned: _Optional[bytes] = ..., result: _Optional[bytes] = ..., idle: _Optional[int] = ..., seen: _Optional[int] = ...) -> None: ...
 
 class EndedSequence(_message.Message):
     __slots__ = ("arrival", "index")

@@ -22,6 +22,8 @@ class Call(Mailbox[Response]):
         super().add(item)
 
     def end(self, error: Exception | None = None) -> None:
-        """No more will be added; what was added is still sent."""
+        """No more will be added; what was added is still sent. It ends once."""
+        if self._closed:
+            return
         self.error = error
         self.close()

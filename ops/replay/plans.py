@@ -37,7 +37,7 @@ class Replayed:
             "submitted": self._submit,
             "cancelled": lambda event: self.scheduler.cancel(self._groups[event.cancelled]),
             "ended": self._end,
-            "withdrew": lambda event: self._forget(self.scheduler.withdraw_waiting()),
+            "withdrew": lambda event: self._forget(self.scheduler.withdraw_waiting(event.withdrew)),
             "evacuated": lambda event: self._forget(self.scheduler.evacuate()),
             "compiled": lambda event: self.scheduler.compiled(event.compiled),
             "seen": lambda event: self.scheduler.seen(event.seen),

@@ -167,10 +167,11 @@ class Fleet:
         """Add a worker. It takes suspects, or the requests that had no worker and its share of what waits."""
         waiting = list(self._homeless)
         self._homeless.clear()
+        share = self._share_of(limits)
         for scheduler in self.schedulers:
             if scheduler in self._isolated:
                 continue
-            for group in scheduler.withdraw_waiting():
+            for group in scheduler.withdraw_waiting(share):
                 self._leave(group, scheduler)
                 waiting.append(group)
             self._router.review(scheduler)
@@ -221,6 +222,13 @@ class Fleet:
         for group, _ in (*outcome.failed, *outcome.embedded):
             self._home.pop(group, None)
         self._review(scheduler)
+
+    def _share_of(self, joining: WorkerLimits) -> float:
+        """Of what waits, how much is placed anew when a worker joins: all, if it may get longer there."""
+        if joining.max_length > self.max_length:
+            return 1.0
+        slots = min(joining.max_slots, joining.max_step_tokens)
+        return slots / (slots + sum(each.slots for each in self.schedulers))
 
     def _measure(self) -> None:
         """Note the limits of the largest worker."""

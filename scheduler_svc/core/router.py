@@ -74,6 +74,8 @@ class Router:
         """The cheapest of the least loaded worker and of those that have `had` a prompt that begins so."""
         chosen, least = least_loaded, prompt.cost(least_loaded)
         for scheduler in had:
+            if scheduler is least_loaded or _load(scheduler) >= least:  # even if it has all of the prompt
+                continue
             limits = scheduler.limits
             fits = limits.can_hold(group.request, group.limit, group.fingerprint)
             if fits and limits.block_size == least_loaded.limits.block_size:

@@ -203,15 +203,20 @@ class Scheduler:
         state.waiting.drain()
         return groups
 
-    def withdraw_waiting(self) -> list[SequenceGroup]:
-        """Hand back the groups that hold no slot, oldest first: another worker may take them sooner."""
-        state, withdrawn = self.state, []
+    def withdraw_waiting(self, share: float) -> list[SequenceGroup]:
+        """Hand back groups that hold no slot, oldest first: another worker may take them sooner.
+
+        `share`: of all that wait, those that have waited longest."""
+        state, withdrawn = self.state, list[SequenceGroup]()
         state.unfinished.drain()
-        for sequence in state.waiting.drain():
+        waiting = state.waiting.drain()
+        for sequence in waiting:
             group = sequence.group
             if group not in state.groups:  # withdrawn with an older sibling
                 continue
-            if any(each.table is not None or each.state is State.FORK for each in group.alive()):
+            if len(withdrawn) >= share * len(waiting) or any(
+                each.table is not None or each.state is State.FORK for each in group.alive()
+            ):
                 state.waiting.push(sequence)
             else:
                 withdrawn.append(group)

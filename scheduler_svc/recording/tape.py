@@ -151,6 +151,6 @@ class RecordedScheduler(Scheduler):
         self.tape.add("evacuated", True)
         return super().evacuate()
 
-    def withdraw_waiting(self) -> list[SequenceGroup]:
-        self.tape.add("withdrew", True)
-        return super().withdraw_waiting()
+    def withdraw_waiting(self, share: float) -> list[SequenceGroup]:
+        self.tape.add("withdrew", share)
+        return super().withdraw_waiting(share)

@@ -157,7 +157,9 @@ async def test_a_call_ends_with_its_last_sequence(rig: Rig) -> None:
     assert group.unfinished == 1
     rig.engine.end_sequence(group, 1)
     await tokens_of(call)
-    assert rig.held() == 0
+    async with asyncio.timeout(60):
+        while rig.held():  # a row may be in flight, whose block is held until its result
+            await asyncio.sleep(0.001)
 
 
 async def test_states_are_watched(rig: Rig) -> None:

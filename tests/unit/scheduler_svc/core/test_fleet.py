@@ -78,6 +78,20 @@ def test_a_worker_that_joins_takes_its_share_of_what_waits(fake: SimpleNamespace
     second.check_integrity()
 
 
+def test_what_a_worker_that_joins_does_not_take_stays_where_it_is(
+    fake: SimpleNamespace, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes those that have waited longest. To place ten thousand anew would take longer than a lease."""
+    for _ in range(3):
+        fleet.add_worker(fake.limits())
+    groups = [fleet.accept(fake.request([1]))[0] for _ in range(120)]
+    placed, choose = [], fleet._router.choose
+    monkeypatch.setattr(fleet._router, "choose", lambda group: (placed.append(group), choose(group))[1])
+    joined, _ = fleet.add_worker(fake.limits())
+    assert placed == groups[:30]
+    assert all(fleet.home(group) is joined for group in placed)
+
+
 def test_it_takes_its_share_of_those_that_were_preempted_too(fake: SimpleNamespace) -> None:
     fleet = Fleet(64, "round-robin")
     first, _ = fleet.add_worker(fake.limits(max_slots=1))

@@ -105,6 +105,30 @@ def test_a_chat_that_is_shorter_than_a_block_stays_where_it_is(
         fleet.cancel(group)
 
 
+def test_a_worker_whose_load_is_too_high_is_not_asked_what_it_has(
+    fake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where all have the prompt, and many ask, to look at each block of each would take seconds."""
+    asked, cached_tokens = list[Scheduler](), Scheduler.cached_tokens
+
+    def counted(self: Scheduler, *args: Any) -> float:
+        asked.append(self)
+        return cached_tokens(self, *args)
+
+    fleet, prompt = Fleet(16), [2] * 13
+    workers = [fleet.add_worker(fake.limits())[0] for _ in range(5)]
+    others = [fleet.accept(fake.request([number]))[0] for number in range(40)]
+    for group in others:
+        if fleet.home(group) is workers[2]:
+            fleet.cancel(group)
+    fleet.cancel(fleet.accept(fake.request(prompt))[0])
+    fleet._router._had = {name: dict.fromkeys(workers) for name in fleet._router._had}
+    monkeypatch.setattr(Scheduler, "cached_tokens", counted)
+    group, _ = fleet.accept(fake.request(prompt))
+    assert fleet.home(group) is workers[2]
+    assert asked == [workers[2]]
+
+
 def test_load_outweighs_a_cached_prefix_in_the_end(fake: SimpleNamespace) -> None:
     fleet = Fleet(16)
     first, second = (fleet.add_worker(fake.limits())[0] for _ in range(2))

@@ -48,7 +48,7 @@ def test_what_holds_no_slot_can_be_withdrawn(bench: MakeBench) -> None:
     samples = one.arrive([2] * 3, n=2, max_tokens=9)
     one.step()  # one of the two gets the second slot, the other is to fork and finds none
     waits = [one.arrive([number] * 3, max_tokens=9) for number in (3, 4)]
-    assert one.scheduler.withdraw_waiting() == waits
+    assert one.scheduler.withdraw_waiting(1.0) == waits
     one.scheduler.check_integrity()
     assert one.scheduler.unfinished == 2
     one.run()

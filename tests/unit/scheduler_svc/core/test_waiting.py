@@ -1,5 +1,6 @@
 """The queue of one worker: whose turn it is, and what that costs when many wait."""
 
+from functools import partial
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -162,7 +163,8 @@ def test_the_heaps_agree_with_a_plain_list(
         elif event == "end" and (samples := [each for each in groups if each.request.beams is None]):
             queued.fleet.end_sequence(random.choice(samples), 0)
         elif event == "move":  # to the same worker, as there is no other
-            for group in random.choice([scheduler.withdraw_waiting, scheduler.evacuate])():
+            some = partial(scheduler.withdraw_waiting, random.random())
+            for group in random.choice([some, scheduler.evacuate])():
                 scheduler.submit(group)
         waited += compare(scheduler)
     assert waited > 100
