@@ -50,8 +50,8 @@ class Watchdog:
         """Time from which the oldest of these steps is being computed."""
         self._longest = 0.0
         """Seconds of the longest step so far."""
-        self._largest = 0.0
-        """Size of the largest step so far; 0: there was none."""
+        self._largest = _Begun(0, 0.0)
+        """The most tokens and the largest size of a step so far; 0: there was none."""
         self._clock = AwakeClock(2 * patience / TICKS)
 
     def begun(self, plan: StepPlan) -> None:
@@ -74,7 +74,8 @@ class Watchdog:
         with self._lock:
             now = self._clock.now()
             self._longest = max(self._longest, now - self._since)
-            self._largest = max(self._largest, self._unanswered.popleft().size)
+            step, most = self._unanswered.popleft(), self._largest
+            self._largest = _Begun(max(most.tokens, step.tokens), max(most.size, step.size))
             self._since = now
 
     @property
@@ -89,17 +90,19 @@ class Watchdog:
             with self._lock:
                 self._clock.tick()
                 waited = self._clock.now() - self._since
-                if self._unanswered and waited > self._limit((step := self._unanswered[0]).size):
+                if self._unanswered and waited > self._limit(step := self._unanswered[0]):
                     return (
                         f"a step of {step.tokens} tokens has not ended after {waited:.0f} s, the longest "
                         f"before took {self._longest:.3g} s: the device hangs, and this process ends"
                     )
 
-    def _limit(self, size: float) -> float:
-        """Seconds that a step of this size may take."""
-        if not self._largest:
+    def _limit(self, step: _Begun) -> float:
+        """Seconds that a step may take. It is larger by its tokens or by its size: in some models contexts
+        take no time."""
+        if not self._largest.size:
             return self._first
-        return max(self._patience, MARGIN * self._longest * max(1.0, size / self._largest))
+        larger = max(1.0, step.tokens / max(1, self._largest.tokens), step.size / self._largest.size)
+        return max(self._patience, MARGIN * self._longest * larger)
 
 
 class AwakeClock:

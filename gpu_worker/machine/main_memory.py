@@ -41,7 +41,8 @@ def _of_groups() -> Iterator[int]:
             lines = stat_file.read_text().splitlines() if stat_file.is_file() else ()
             stat = dict(line.split() for line in lines)
             now = text_of(group / used)
-            yield min(found) - (0 if now == "max" else int(now)) + int(stat.get(droppable, 0))
+            left = min(found) - (0 if now == "max" else int(now)) + int(stat.get(droppable, 0))
+            yield max(0, left)  # a group may be beyond `memory.high`
 
 
 _FIRST = ("memory.limit_in_bytes",), "memory.usage_in_bytes", "total_inactive_file"

@@ -97,6 +97,10 @@ class Rules:
         self._slots.clear()
         self._texts.clear()
 
+    def free(self, slot: int) -> None:
+        """The slot's sequence has ended."""
+        self._texts.pop(slot, None)
+
     def set(self, new: NewSlot) -> None:
         """Take over the rules of a new sequence, in which `fault_in` has found nothing wrong."""
         asked = new.sampling.HasField("rules")

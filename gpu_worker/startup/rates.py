@@ -16,19 +16,24 @@ SECONDS = 0.4
 """Time for each measurement, about."""
 SHARE = 8
 """Memory is read from an eighth of what is free, at most."""
+LEAST_BYTES = 2**24
+"""To be read: of less, caches would have most, and the rate is kept for good."""
 
 
 def rates_of(settings: WorkerSettings) -> Rates | None:
     """The rates with as many threads as the model has. None where steps are not compared with them: on a GPU,
-    in float16, and with several ranks, which share the memory's bandwidth."""
+    in float16, with several ranks, which share the memory's bandwidth, and with hardly any free memory."""
     device = device_of(settings)
     dtype = dtype_of(settings, device)
     if device.type != "cpu" or settings.tensor_parallel > 1 or dtype not in (torch.float32, torch.bfloat16):
         return None
     threads = settings.thread_count
 
+    size = min(rates.READ_BYTES, available() // SHARE)
+    if size < LEAST_BYTES:
+        return None
+
     def measure() -> Rates:
-        size = min(rates.READ_BYTES, available() // SHARE)
         with ThreadPoolExecutor(1) as apart:  # PyTorch's threads end with the thread that used them
             return apart.submit(rates.measured, dtype, threads, size, SECONDS).result()
 

@@ -199,9 +199,9 @@ class Batch:
         self._occupied[slots] = False
         if self.images is not None:
             self.images.drop(slots)
-        if self._faults:
-            for slot in slots.tolist():
-                self._faults.pop(slot, None)
+        for slot in slots.tolist():
+            self.rules.free(slot)
+            self._faults.pop(slot, None)
 
     def _admit(self, news: Sequence[NewSlot]) -> None:
         """Put new sequences into their slots: one forked sequence, or any number that are not forked.

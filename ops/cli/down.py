@@ -2,6 +2,7 @@
 
 import argparse
 import signal
+import sys
 from typing import Any
 
 from ops.launcher.deployments import Deployment, forget_ended, recorded
@@ -28,16 +29,24 @@ def run(arguments: argparse.Namespace) -> int:
     if len(deployments) > 1 and not arguments.all:
         ports = ", ".join(str(found.port) for found in deployments)
         raise UsageError(f"there are deployments on ports {ports}: say --port P or --all")
+    status = 0
     for deployment in deployments:
-        stop(deployment)
-        print(f"stopped {deployment.model} on {deployment.url}")
+        if stop(deployment):
+            print(f"stopped {deployment.model} on {deployment.url}")
+        else:
+            status, name = 1, f"{deployment.model} on {deployment.url}"
+            print(
+                f"{name} goes on, perhaps in another container or on another machine: stop it there",
+                file=sys.stderr,
+            )
     if not deployments:
         print("nothing to stop")
-    return 0
+    return status
 
 
-def stop(deployment: Deployment) -> None:
-    """End a deployment: its launcher by asking, and what is left of it by force.
+def stop(deployment: Deployment) -> bool:
+    """End a deployment: its launcher by asking, and what is left of it by force. False if its launcher lives
+    all the same, where this process does not see it.
 
     Only processes that are the recorded ones are touched, never others that got their numbers.
     """
@@ -45,4 +54,4 @@ def stop(deployment: Deployment) -> None:
         deployment.launcher.end(signal.SIGKILL, _PATIENCE)
     for process in deployment.processes.values():
         process.end(signal.SIGKILL, _PATIENCE)
-    forget_ended(deployment.port)
+    return forget_ended(deployment.port)

@@ -67,10 +67,15 @@ def forget(port: int) -> None:
     _record_path(port).unlink(missing_ok=True)
 
 
-def forget_ended(port: int) -> None:
-    """As `forget`, if no launcher holds the port's directory: one that seemed to have ended may live."""
-    with contextlib.suppress(BlockingIOError), _lock(state_directory() / str(port)):
-        forget(port)
+def forget_ended(port: int) -> bool:
+    """As `forget`, unless a launcher holds the port's directory: one that seemed to have ended may live,
+    where its number is another. Whether none did."""
+    try:
+        with _lock(state_directory() / str(port)):
+            forget(port)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def write(deployment: Deployment) -> None:

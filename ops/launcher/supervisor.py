@@ -79,7 +79,7 @@ class Supervisor:
         while True:
             await asyncio.sleep(LOGS_SECONDS)
             for child in self.children:
-                with contextlib.suppress(OSError):  # the next look will do
+                with contextlib.suppress(OSError, RuntimeError):  # the next look will do
                     await asyncio.to_thread(child.bound_log)
 
     def kill(self) -> None:

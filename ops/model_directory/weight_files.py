@@ -56,7 +56,9 @@ def gguf_files(directory: Path) -> list[Path]:
     found = [] if weight_files(directory) else sorted(directory.glob(f"*.{GGUF}"))
     if found and read_json(directory / "config.json").get(MADE_OF) != GGUF:
         what = f"config.json is not of {found[0].name}, and {SINGLE} is not there"
-        raise FileError(f"{directory}: {what}: name the .gguf file itself")
+        raise FileError(
+            f"{directory}: {what}, or it was made by an earlier version: name the .gguf file itself"
+        )
     return found
 
 

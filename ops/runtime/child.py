@@ -58,9 +58,10 @@ class Child:
                     process_group=0,
                     preexec_fn=tied_to_parent(),
                 )
-        except OSError as error:
+            self.identity = Identity.of(self._process.pid)
+        except (OSError, RuntimeError) as error:  # without room for a thread, too, that waits for its end
+            self.kill()
             raise LaunchError(f"{self.spec.name}: cannot run {self.spec.command[0]}: {error}") from None
-        self.identity = Identity.of(self._process.pid)
 
     def bound_log(self) -> None:
         """Make room in the log if it has grown too large."""

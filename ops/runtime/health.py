@@ -148,7 +148,7 @@ def _connect(url: str, ca_file: str | None, timeout: float = TIMEOUT) -> socket.
         connection = _secured(connection, parts.hostname or "", options, ca_file)
     user = unquote(parts.username or "") or options.get("username", "")
     password = unquote(parts.password or "") or options.get("password", "")
-    commands: list[Command] = [("AUTH", user or "default", password)] if password else []
+    commands: list[Command] = [("AUTH", user or "default", password)] if user or password else []
     database = options.get("db") or (parts.path.strip("/") if parts.scheme != "unix" else "")
     if database not in ("", "0"):
         commands.append(("SELECT", database))

@@ -16,6 +16,8 @@ MOST_BYTES = 2**20
 MOST_RANK = 4096
 MOST_REPETITIONS = 2
 """Repetitions of a pattern. Time to match it is the length of a name to the power of this and of one more."""
+MOST_PATTERNS = 32
+"""Patterns with repetitions: each module is matched with all, a hundredth of a second each at worst."""
 
 _REFUSED = {
     "use_dora": "DoRA is not supported",
@@ -98,8 +100,11 @@ def _pattern_of(module: str, patterns: Mapping[str, Any]) -> str:
 
 def _patterns(values: Values, key: str) -> list[tuple[str, Any]]:
     """The entries of a pattern. Anybody may have written it, so it must be one that is matched in no time."""
-    found = list(values.object(key).values.items())
+    found, repeat = list(values.object(key).values.items()), 0
     for pattern, _ in found:
+        repeat += _QUANTIFIER.search(pattern) is not None
+        if repeat > MOST_PATTERNS:
+            raise values.wrong(key, f"of at most {MOST_PATTERNS} patterns parts may be repeated: write names")
         nested = re.search(r"\)[*+?{]", pattern) is not None
         if nested or not _PLAIN.fullmatch(pattern) or len(_QUANTIFIER.findall(pattern)) > MOST_REPETITIONS:
             raise values.wrong(key, f"{pattern[:80]!r} is no name, or too much of a regular expression")

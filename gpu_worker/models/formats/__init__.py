@@ -60,7 +60,7 @@ def read_format(values: Values) -> Format | None:
     """
     given = _given(values)
     if given is None:
-        if values.get(_MLX) is not None:
+        if isinstance(values.get(_MLX), dict) and values.get(_MLX):
             raise values.wrong(_MLX, IN_MLX_FORM)
         return None
     method = given.get("quant_method")

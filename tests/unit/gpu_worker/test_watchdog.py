@@ -115,6 +115,16 @@ async def test_tokens_behind_a_long_context_may_take_longer() -> None:
 
 
 @virtual
+async def test_more_tokens_may_take_longer_than_few_behind_long_contexts() -> None:
+    """In models in which a context takes no time."""
+    watchdog = Watchdog(PATIENCE, first=3 * PATIENCE)
+    watchdog.begun(step(10, start=7 * CONTEXT))
+    assert not await hung_within(watchdog, PATIENCE / 5)
+    watchdog.answered()
+    assert not await hung_in_step(watchdog, 40, seconds=7 * PATIENCE)
+
+
+@virtual
 async def test_a_stopped_process_waits_for_nothing() -> None:
     """Its loop is stopped along with its steps."""
     watchdog = experienced()

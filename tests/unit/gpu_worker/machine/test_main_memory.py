@@ -50,6 +50,8 @@ def test_a_group_that_is_slowed_down_before_its_limit(places: Path) -> None:
     assert main_memory.available() == 3 * GIB
     write(places / "own", memory__max=str(3 * GIB), **high)
     assert main_memory.available() == 2 * GIB
+    write(places / "own", memory__max="max", **high | {"memory__current": str(5 * GIB)})
+    assert main_memory.available() == 0
 
 
 def test_a_group_that_does_not_say_what_can_be_dropped(places: Path) -> None:

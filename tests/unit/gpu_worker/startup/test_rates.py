@@ -14,6 +14,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(build, "cache", lambda: tmp_path)
     monkeypatch.setattr(machine, "MATRIX", 64)
     monkeypatch.setattr(machine, "READ_BYTES", 1 << 16)
+    monkeypatch.setattr(rates, "LEAST_BYTES", 1 << 10)
     return tmp_path
 
 
@@ -40,10 +41,17 @@ def test_what_cannot_be_read_is_measured_again(folder, settings, monkeypatch, ke
 
 def test_it_takes_no_more_memory_than_there_is(folder, settings, monkeypatch) -> None:
     read = []
-    monkeypatch.setattr(rates, "available", lambda: 8000)
+    monkeypatch.setattr(rates, "available", lambda: 8 * rates.LEAST_BYTES)
     monkeypatch.setattr(machine, "measured", lambda dtype, threads, size, _: read.append(size) or Rates(1, 1))
     rates.rates_of(settings())
-    assert read == [1000]
+    assert read == [rates.LEAST_BYTES]
+
+
+def test_where_hardly_any_memory_is_free_nothing_is_measured(folder, settings, monkeypatch) -> None:
+    """It would be the rate of caches, and kept."""
+    monkeypatch.setattr(rates, "available", lambda: 8 * rates.LEAST_BYTES - 8)
+    monkeypatch.setattr(machine, "measured", None)
+    assert rates.rates_of(settings()) is None
 
 
 @pytest.mark.parametrize("changes", [{"dtype": "float16"}, {"tensor_parallel": 2, "threads": 2}])

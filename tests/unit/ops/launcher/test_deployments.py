@@ -41,9 +41,9 @@ def test_so_does_quire_down() -> None:
 def test_a_launcher_that_lives_is_on_record_whoever_takes_it_for_dead() -> None:
     with claimed_directory(8000) as directory:
         (directory / "deployment.json").touch()
-        forget_ended(8000)
+        assert not forget_ended(8000)
         assert (directory / "deployment.json").exists()
-    forget_ended(8000)
+    assert forget_ended(8000)
     assert not (directory / "deployment.json").exists()
 
 

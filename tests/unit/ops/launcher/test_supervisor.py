@@ -5,6 +5,7 @@ import contextlib
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,17 +59,22 @@ async def test_once_settled_nothing_is_given_up(tmp_path: Path, monkeypatch: pyt
     assert "short ended with status 2" in watched.reports[0]
 
 
-@pytest.mark.parametrize("lacks", ["program", "log"])
+@pytest.mark.parametrize("lacks", ["program", "log", "thread"])
 async def test_once_settled_what_cannot_be_started_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacks: str
 ) -> None:
     """As where no further process finds room."""
     program, log = tmp_path / "program", tmp_path / "short.log"
-    if lacks == "program":
-        program.symlink_to(tmp_path / "nowhere")
-    else:
-        program.symlink_to(sys.executable)
+    program.symlink_to(tmp_path / "nowhere" if lacks == "program" else sys.executable)
+    if lacks == "log":
         log.mkdir()
+    start = asyncio.create_subprocess_exec
+
+    async def without_a_thread(*args: Any, **named: Any) -> Any:
+        raise RuntimeError("can't start new thread")  # of Python 3.11, which waits for the process
+
+    if lacks == "thread":
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", without_a_thread)
     monkeypatch.setattr(module, "backoff", lambda failures: 0.01)
     watched = Watched(tmp_path, Spec("short", (str(program), "-c", ""), 0))
     watched.supervisor.settle()
@@ -79,8 +85,9 @@ async def test_once_settled_what_cannot_be_started_is_tried_again(
         if lacks == "program":
             program.unlink()
             program.symlink_to(sys.executable)
-        else:
+        elif lacks == "log":
             log.rmdir()
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
         await watched.started(2)
     assert watched.reports[0].startswith("short: cannot run")
     assert watched.reports[0].endswith("; starting it again in 0.01 s")

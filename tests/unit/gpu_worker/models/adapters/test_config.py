@@ -53,6 +53,7 @@ def test_patterns(tmp_path: Path, pattern: str) -> None:
         ({"rank_pattern": {"(q": 4}}, "rank_pattern: '\\(q' is no regular expression"),
         ({"rank_pattern": {"(a+)+b": 4}}, "is no name, or too much of a regular expression"),
         ({"rank_pattern": {r"\w*a\w*a\w*b": 4}}, "is no name, or too much of a regular expression"),
+        ({"rank_pattern": {rf"\w*.a{number}": 4 for number in range(33)}}, "at most 32 patterns"),
         ({"rank_pattern": {"a" * 201: 4}}, "is no name, or too much of a regular expression"),
         ({"rank_pattern": [4]}, "rank_pattern: an object is needed"),
     ],
