@@ -1,6 +1,7 @@
 """Fetches images whose addresses a request names."""
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from urllib.parse import quote, urljoin, urlsplit
@@ -22,7 +23,8 @@ MAX_FETCHING = 32
 """Requests whose images are fetched at once. A tenant may have as many as it leaves free."""
 _REDIRECTS = (301, 302, 303, 307, 308)
 _HEADERS = [("User-Agent", "Quire"), ("Accept", "image/*"), ("Accept-Encoding", "identity")]
-_TIMES = {"timeout": {"connect": CONNECT_SECONDS, "read": SECONDS, "write": SECONDS}}
+_TIMES = {"connect": CONNECT_SECONDS, "read": SECONDS, "write": SECONDS}
+_HOST = re.compile(r"[a-z0-9_.:-]+")
 _UNRESERVED = "/%:=&?~#+!$,;'@()*[]"
 
 
@@ -47,11 +49,15 @@ class ImageFetcher:
         self._waiting = Followers(MAX_FETCHING, "Too many requests wait for images from other hosts.")
         # No connection is kept: a name is looked up, and its addresses are checked, each time.
         self._pool = httpcore2.AsyncConnectionPool(
-            max_connections=None, max_keepalive_connections=0, network_backend=CheckedBackend(hosts)
+            max_connections=None,
+            max_keepalive_connections=0,
+            network_backend=CheckedBackend(hosts),
+            ssl_context=httpcore2.default_ssl_context(),  # to read all certificates takes 30 ms
         )
 
     async def fetch_all(self, urls: Sequence[str], tenant: str, count: Callable[[int], None]) -> Found:
-        """What stands at each address. `count` is called with the number of bytes that come.
+        """What stands at each address. `count` is called with the number of bytes that come. The last ones of
+        `urls` come first: earlier ones in a conversation may be gone, and take all the time.
 
         Raises `Overloaded` if too many requests wait for images, and whatever `GatewayError` `count` raises.
         """
@@ -69,7 +75,7 @@ class ImageFetcher:
         with self._waiting.place(tenant):
             try:
                 async with asyncio.TaskGroup() as tasks:
-                    for url in urls:
+                    for url in reversed(urls):
                         tasks.create_task(fetch(url))
             except* GatewayError as errors:
                 raise errors.exceptions[0] from None
@@ -83,6 +89,8 @@ class ImageFetcher:
                     if isinstance(found, bytes):
                         return found
                     url = urljoin(url, found)
+        except (ValueError, TypeError):  # also of what no library expects in a redirect, or in a name
+            raise NotFetched("it is no address") from None
         except (TimeoutError, httpcore2.TimeoutException):
             raise NotFetched("it does not come in time") from None
         except httpcore2.ConnectError:
@@ -94,16 +102,16 @@ class ImageFetcher:
     async def _get(self, url: str, count: Callable[[int], None]) -> bytes | str:
         """The bytes at an address, or the address to which it leads."""
         target = self._target(url)
-        times = {"connect": CONNECT_SECONDS, "read": SECONDS, "write": SECONDS}
+        headers = _HEADERS if b":" not in target.host else [*_HEADERS, ("Host", urlsplit(url).netloc)]
         async with self._pool.stream(
-            "GET", target, headers=_HEADERS, extensions={"timeout": times}
+            "GET", target, headers=headers, extensions={"timeout": _TIMES}
         ) as answer:
-            headers = {name.lower(): value for name, value in answer.headers}
-            if answer.status in _REDIRECTS and b"location" in headers:
-                return headers[b"location"].decode("latin-1")
+            sent = {name.lower(): value for name, value in answer.headers}
+            if answer.status in _REDIRECTS and b"location" in sent:
+                return _text(sent[b"location"])
             if answer.status != 200:
                 raise NotFetched(f"its host answers with {answer.status}")
-            if headers.get(b"content-encoding", b"identity") != b"identity":
+            if sent.get(b"content-encoding", b"identity") != b"identity":
                 raise NotFetched("its host sends it in an encoding that was not asked for")
             image = bytearray()
             async with aclosing(answer.aiter_stream()) as pieces:
@@ -121,7 +129,7 @@ class ImageFetcher:
             port = parts.port or (443 if parts.scheme == "https" else 80)
         except ValueError:
             raise NotFetched("it is no address") from None
-        if parts.scheme not in ("http", "https") or not host or parts.username is not None:
+        if parts.scheme not in ("http", "https") or not _HOST.fullmatch(host) or parts.username is not None:
             raise NotFetched("it is no http or https address of a host alone")
         if not self._hosts.allow(host, port):
             raise NotFetched("this server fetches nothing from its host")
@@ -129,3 +137,10 @@ class ImageFetcher:
         if parts.query:
             path += "?" + quote(parts.query, safe=_UNRESERVED)
         return httpcore2.URL(scheme=parts.scheme, host=host, port=parts.port, target=path)
+
+
+def _text(location: bytes) -> str:
+    try:
+        return location.decode()
+    except UnicodeDecodeError:
+        return location.decode("latin-1")

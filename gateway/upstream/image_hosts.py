@@ -11,7 +11,7 @@ import socket
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
 import httpcore2
 
@@ -21,6 +21,10 @@ PATTERN = rf"^({_NAME}(\s*,\s*{_NAME})*)?$"
 _PORTS = (80, 443)
 _TRANSLATED = IPv6Network("64:ff9b::/96")
 """IPv6 addresses that stand for IPv4 addresses (NAT64)."""
+_OF_CLOUDS = (IPv4Network("168.63.129.16/32"), IPv4Network("192.0.0.0/24"))
+"""Where clouds tell their machines secrets. Some of Python's tables have them as public."""
+FIRST_SECONDS = 1.0
+"""Time to connect to an address of a name behind which there are more."""
 _LOOKUPS = 32
 """Names that are looked up at once. In threads of their own: a name may take long, and others would wait."""
 
@@ -59,7 +63,8 @@ def _host(text: str) -> _Host:
     found = re.fullmatch(r"(\*?)(.*?)(?::(\d+))?", text.strip().lower())
     assert found is not None
     star, name, port = found.groups()
-    return _Host(name.strip("[]"), bool(star), int(port) if port else None)
+    labels = [label.encode("idna").decode() for label in name.strip("[]").split(".")]
+    return _Host(".".join(labels), bool(star), int(port) if port else None)
 
 
 def is_public(text: str) -> bool:
@@ -73,6 +78,8 @@ def is_public(text: str) -> bool:
             return is_public(str(inner))
         if address.is_site_local:
             return False
+    if any(address in network for network in _OF_CLOUDS):
+        return False
     return address.is_global and not (address.is_multicast or address.is_reserved)
 
 
@@ -96,9 +103,10 @@ class CheckedBackend(httpcore2.AnyIOBackend):
         addresses = await self._addresses(host, port)
         if not self._hosts.may_be_private(host, port):
             addresses = [each for each in addresses if is_public(each)]
-        for address in addresses:
+        for place, address in enumerate(addresses, 1):
+            seconds = timeout if place == len(addresses) or timeout is None else min(timeout, FIRST_SECONDS)
             try:
-                return await super().connect_tcp(address, port, timeout, local_address, socket_options)
+                return await super().connect_tcp(address, port, seconds, local_address, socket_options)
             except (httpcore2.ConnectError, httpcore2.ConnectTimeout):
                 pass  # the next one may be there
         raise httpcore2.ConnectError("none of its addresses can be reached")

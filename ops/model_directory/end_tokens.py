@@ -42,4 +42,14 @@ def _named(directory: Path) -> int | None:
         _, content = tokenizer_content(directory)
     except ValueError as error:
         raise FileError(f"{path} is not JSON: {error}") from error
-    return next((int(one["id"]) for one in content.get("added_tokens") or () if one["content"] == text), None)
+    added = (int(one["id"]) for one in content.get("added_tokens") or () if one["content"] == text)
+    return next(added, _in_vocabulary(content, text))
+
+
+def _in_vocabulary(content: Mapping[str, Any], text: str) -> int | None:
+    """The id of a token that is not an added one."""
+    vocabulary = (content.get("model") or {}).get("vocab")
+    if isinstance(vocabulary, list):  # pieces with their scores
+        return next((number for number, (piece, *_) in enumerate(vocabulary) if piece == text), None)
+    found = vocabulary.get(text) if isinstance(vocabulary, dict) else None
+    return found if type(found) is int else None

@@ -36,7 +36,8 @@ MAX_ADDRESS = 4096
 _BEGIN, _END = "\x02data:image;detail=", "\x03"
 _AT = ";at,"
 """Between an image's detail and its address."""
-_ADDRESS = re.compile(f"{_BEGIN}(?:{'|'.join(DETAILS)}){_AT}([^{_END}]*){_END}")
+# No address has the first character of a beginning: many beginnings alone would each be read to the end.
+_ADDRESS = re.compile(f"{_BEGIN}(?:{'|'.join(DETAILS)}){_AT}([^{_BEGIN[0]}{_END}]*){_END}")
 _MAGIC = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a")
 
 IMAGE_URL: dict[str, Any] = {
@@ -133,8 +134,14 @@ async def taken_out(requests: Sequence[TextRequest], fetched: Images = NO_IMAGES
 
 
 async def addresses(requests: Sequence[TextRequest]) -> list[str]:
-    """The addresses of images in the messages of requests, each once."""
-    return await asyncio.to_thread(_addresses, _messages(requests))
+    """The addresses of images in the messages of requests, each once. Raises `BadRequest` for too many."""
+
+    def found() -> list[str]:
+        messages = _messages(requests)
+        _check_count(messages)
+        return _addresses(messages)
+
+    return await asyncio.to_thread(found)
 
 
 def _addresses(messages: Sequence[ChatMessage]) -> list[str]:
@@ -208,12 +215,16 @@ def _count(messages: Iterable[ChatMessage]) -> int:
     return sum(message.content.count(_BEGIN) for message in messages)
 
 
-def _take_out(messages: Sequence[ChatMessage], fetched: Images) -> Images:
+def _check_count(messages: Sequence[ChatMessage]) -> None:
     if (count := _count(messages)) > MAX_IMAGES:
         _refuse(
             f"A request has at most {MAX_IMAGES} images, and this one has {count} in all its messages: "
             "leave out some, such as the oldest."
         )
+
+
+def _take_out(messages: Sequence[ChatMessage], fetched: Images) -> Images:
+    _check_count(messages)
     prefix, images, size = uuid.uuid4().hex, dict[str, bytes](), 0
     for message in messages:
         content, *spelled = message.content.split(_BEGIN)
@@ -237,7 +248,7 @@ def _read(text: str, fetched: Images) -> tuple[bytes, str, str]:
     detail, mark, data = spelled.partition(";base64,")
     if not mark:
         detail, mark, data = spelled.partition(_AT)
-    if not (end and mark and detail in DETAILS):
+    if not (end and mark and detail in DETAILS) or (mark == _AT and data not in fetched):
         _refuse("A text has the beginning of an image, and no image.")
     if mark == _AT:
         return fetched[data], detail, rest

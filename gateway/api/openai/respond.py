@@ -40,9 +40,9 @@ async def respond(
     caller = caller_of(request)
     generator.check_room(body.model, caller.tenant, body.user)
     requests = requests_of(body, request.state.request_id, caller)
-    images = await images_of(request, generator, body, requests)
     answer = kind(body, request.state.request_id, len(requests))
     await caller.begin(asked_tokens_of(body, caller.limits), answer.tokens)
+    images = await images_of(request, generator, body, requests)
     running = generator.run(body.model, requests, seconds_of(body, caller.limits), images, shorten)
     if answer.request.stream:
         ends = (answer.failed, answer.last_events, answer.keep_alive)

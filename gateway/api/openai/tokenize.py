@@ -60,8 +60,8 @@ async def prompt_of(
         (prompt,) = chat_requests(body, request_id, caller)
     else:
         (prompt,) = completion_requests(body, request_id, caller)
-    images = await images_of(request, generator, body, [prompt])
     await caller.begin(0, lambda: 0)
+    images = await images_of(request, generator, body, [prompt])
     seconds = seconds_of(body, caller.limits)
     asking = tokenize(generator, body.model, prompt, names=names, timeout=seconds, images=images)
     return await while_connected(request.receive, asking)

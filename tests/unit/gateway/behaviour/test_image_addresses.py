@@ -14,7 +14,7 @@ from gateway.app import Options
 from gateway.http.body_memory import MAX_BODY_BYTES
 from gateway.upstream import fetched_images
 from gateway.upstream.image_hosts import ImageHosts
-from ops.runtime.image_store import MAX_IMAGE_BYTES
+from ops.runtime.image_store import MAX_IMAGE_BYTES, MAX_IMAGES
 from tests.unit.gateway.behaviour.test_images import CHAT, PNG, Store
 from tests.unit.gateway.conftest import JSON, app_of, stores_of
 
@@ -179,6 +179,7 @@ BAD = {
     "/round": (answer(b"", "302 Found", Location="/round"), "more than 3 times"),
     "/away": (answer(b"", "302 Found", Location="http://169.254.169.254/latest"), "nothing from its host"),
     "/file": (answer(b"", "302 Found", Location="file:///etc/passwd"), "http or https"),
+    "/none": (answer(b"", "302 Found", Location="http://[x"), "no address"),
     "/port": (answer(b"", "301 Moved", Location="//127.0.0.1:1/"), "nothing from its host"),
     "/cut": (_cut, "broke off"),
     "/slow": (_slow, "in time"),
@@ -212,6 +213,21 @@ async def test_addresses_that_are_refused(ask, host, url, said):
     assert said in found.json()["error"]["message"]
 
 
+async def test_what_no_client_writes_is_not_looked_up(host):
+    """A library may take the part before a NUL for the name."""
+    fetcher = fetched_images.ImageFetcher(ImageHosts(["*.example.com"]))
+    url = f"http://127.0.0.1\0.example.com:{host.port}/fox.png"
+    found = await fetcher.fetch_all([url], "t", lambda _: None)
+    assert "a host alone" in found[url].reason
+
+
+async def test_too_many_are_refused_before_one_is_fetched(ask, host):
+    found = await ask(chat(*(host.url(f"/{number}") for number in range(MAX_IMAGES + 1))), here(host))
+    assert found.status_code == 400
+    assert f"at most {MAX_IMAGES} images" in found.json()["error"]["message"]
+    assert host.asked == []
+
+
 async def test_private_addresses_are_not_told_from_names_that_there_are_not(ask, host):
     said = set()
     for name in ("localhost", "there-is-no-such-name.invalid"):
@@ -236,6 +252,15 @@ async def test_a_request_has_no_more_bytes_than_a_body(ask, host):
     found = await ask(chat(host.url("/0"), host.url("/1")), here(host))
     assert found.status_code == 400
     assert f"{MAX_BODY_BYTES // 2**20} MiB" in found.json()["error"]["message"]
+
+
+async def test_new_ones_do_not_wait_for_earlier_ones_whose_host_is_silent(ask, host, store, monkeypatch):
+    monkeypatch.setattr(fetched_images, "SECONDS", 1.0)
+    host.pages |= {f"/{number}": _slow for number in range(fetched_images.AT_ONCE)}
+    earlier = chat(*(host.url(f"/{number}") for number in range(fetched_images.AT_ONCE)))["messages"]
+    found = await ask({"messages": [*earlier, TURNS[0], *chat(host.url())["messages"]]}, here(host))
+    assert found.status_code == 200, found.text
+    assert list(store.ever.values()) == [PNG]
 
 
 TURNS = [

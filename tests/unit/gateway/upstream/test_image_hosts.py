@@ -5,7 +5,7 @@ import socket
 import httpcore2
 import pytest
 
-from gateway.upstream.image_hosts import CheckedBackend, ImageHosts, is_public
+from gateway.upstream.image_hosts import FIRST_SECONDS, CheckedBackend, ImageHosts, is_public
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,7 @@ from gateway.upstream.image_hosts import CheckedBackend, ImageHosts, is_public
         (["minio:9000"], "minio", 9000, True),
         (["minio:9000"], "minio", 80, False),
         (["[::1]:9000"], "::1", 9000, True),
+        (["*.bücher.de"], "a.xn--bcher-kva.de", 443, True),
         (["other.net", "example.com"], "example.com", 443, True),
         ([], "example.com", 443, False),
     ],
@@ -50,6 +51,7 @@ def test_only_what_is_named_with_its_port_may_be_private(name, private):
             [
                 *("127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1"),
                 *("0.0.0.0", "224.0.0.1", "255.255.255.255", "240.0.0.1", "198.18.0.1"),
+                *("168.63.129.16", "192.0.0.192", "::ffff:168.63.129.16"),
                 *("::1", "::", "fe80::1", "fe80::1%2", "fd00:ec2::254", "fec0::1", "ff02::1", "2001:db8::1"),
                 *("::ffff:127.0.0.1", "::ffff:10.0.0.1", "::10.0.0.1", "2002:7f00:1::", "64:ff9b::a00:1"),
             ],
@@ -61,13 +63,19 @@ def test_public_addresses(address, public):
     assert is_public(address) is public
 
 
+class Addresses(list):
+    def __init__(self):
+        self.seconds = []
+
+
 @pytest.fixture
 def connected(monkeypatch):
-    """Addresses that are connected to."""
-    connected = []
+    """Addresses that are connected to, and within which seconds."""
+    connected = Addresses()
 
-    async def connect(self, host, port, *_):
+    async def connect(self, host, port, timeout, *_):
         connected.append(host)
+        connected.seconds.append(timeout)
         if host.endswith(".1"):
             raise httpcore2.ConnectError("nobody there")
         return "a stream"
@@ -99,8 +107,12 @@ async def test_what_was_looked_up_is_what_is_connected_to(names, connected):
 
 async def test_of_several_addresses_the_public_ones_are_tried_in_turn(names, connected):
     names.append(["10.0.0.2", "93.184.215.1", "93.184.215.14", "93.184.215.15"])
-    await CheckedBackend(ImageHosts(["*"])).connect_tcp("many.net", 443)
+    await CheckedBackend(ImageHosts(["*"])).connect_tcp("many.net", 443, 5.0)
     assert connected == ["93.184.215.1", "93.184.215.14"]
+    assert connected.seconds == [FIRST_SECONDS] * 2
+    names.append(["93.184.215.1", "93.184.215.14"])
+    await CheckedBackend(ImageHosts(["*"])).connect_tcp("many.net", 443, 5.0)
+    assert connected.seconds[2:] == [FIRST_SECONDS, 5.0]
 
 
 async def test_a_host_that_is_named_with_its_port_may_be_in_the_network(names, connected):

@@ -51,6 +51,11 @@ def test_an_end_token_that_no_token_is(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|none|>"}))
     assert end_tokens_in(tmp_path) == []
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "a"}))
+    assert end_tokens_in(tmp_path) == [content["model"]["vocab"]["a"]]
+    content["model"] = {"vocab": [["<unk>", 0.0], ["a", -1.0]]}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    assert end_tokens_in(tmp_path) == [1]
 
 
 @pytest.mark.parametrize("file", ["generation_config.json", "config.json"])
