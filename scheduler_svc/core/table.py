@@ -88,7 +88,5 @@ class BlockTable:
         return sum(1 for block in self.held() if references(block) == 1)
 
     def release(self) -> None:
-        """Give every block back. The table is empty afterwards."""
+        """Give every block back. The table must not be used afterwards."""
         self._pool.release(self.held())
-        self.blocks = []
-        self.room = self.named = self.dropped = 0

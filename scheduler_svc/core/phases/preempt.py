@@ -138,7 +138,7 @@ def _victims_for(state: SchedulerState, candidate: Sequence, yielding: Iterable[
             free += sequence.table.own_blocks()
             needed -= batch.reserved_for(sequence)
     # Every accepted request fits into an empty batch.
-    return victims if slots and (free >= needed or len(victims) == len(batch.running)) else []
+    return victims if free >= needed or len(victims) == len(batch.running) else []
 
 
 def _preempt_later(state: SchedulerState, step: StepBuilder, sequence: Sequence) -> bool:

@@ -30,7 +30,8 @@ def test_requests_and_tokens_are_limited() -> None:
     assert refused(Admission(0, 100), (9, 90), prompt=10) is None
     assert refused(Admission(0, 100), (9, 90), prompt=11) == 1
     assert refused(Admission(0, 100), (0, 0), prompt=1000) is None
-    assert not Admission(0, 0).limited
+    limited = [Admission(*most).limited for most in ((0, 0), (1, 0), (0, 1))]
+    assert limited == [False, True, True]
 
 
 @pytest.mark.parametrize(("rate", "seconds"), [(100, 10), (10, 100), (10_000, 1)])
@@ -39,6 +40,21 @@ def test_they_are_told_how_long_the_line_takes(rate: int, seconds: int) -> None:
     for second in range(100):  # the pace of long ago does not count
         admission.note(second if second < 50 else 50 + rate * (second - 50), float(second))
     assert refused(admission, (5, 1000), now=99.0) == seconds
+
+
+def test_however_often_it_is_measured_the_window_has_few_samples() -> None:
+    admission = Admission(1, 0)
+    for millisecond in range(0, 60_000, 10):
+        admission.note(millisecond, millisecond / 1000)
+    assert len(admission._samples) == 61
+
+
+def test_two_measurements_give_a_rate() -> None:
+    admission = Admission(1, 0)
+    admission.note(0, 0.0)
+    assert refused(admission, (1, 100), now=10.0) == 1, "not known yet"
+    admission.note(20, 10.0)
+    assert refused(admission, (1, 100), now=10.0) == 50
 
 
 def test_a_line_that_stands_still_is_owned_up_to() -> None:

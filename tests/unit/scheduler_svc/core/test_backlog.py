@@ -32,6 +32,13 @@ def test_a_request_counts_with_its_sequences_that_wait(fake: SimpleNamespace, fl
     assert (waiting.requests, waiting.tokens, waiting.tenants) == (0, 0, 0)
 
 
+def test_a_prompt_of_one_token_waits_too(fake: SimpleNamespace, fleet: Fleet) -> None:
+    groups = [fleet.accept(fake.request([1], tenant=tenant))[0] for tenant in "ab"]
+    assert (fleet.waiting().requests, fleet.waiting().tenants) == (2, 2)
+    fleet.cancel(groups[0])
+    assert (fleet.waiting().requests, fleet.waiting().tenants) == (1, 1)
+
+
 def test_each_tenant_has_its_part_of_the_free_slots(fake: SimpleNamespace, fleet: Fleet) -> None:
     fleet.add_worker(fake.limits(max_slots=3, num_blocks=64))
     for tenant in "aaaab":

@@ -3,8 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
-from scheduler_svc.core.phases.preempt import grow
-from scheduler_svc.core.request import Finish
+import pytest
+
+from scheduler_svc.core.fleet import Fleet
+from scheduler_svc.core.phases.preempt import grow, lost_tokens
+from scheduler_svc.core.request import Finish, Pooling
 from scheduler_svc.core.sequence import State
 from scheduler_svc.core.step_builder import StepBuilder
 
@@ -85,3 +88,47 @@ def test_blocks_that_a_victim_has_just_got_are_not_told(bench: MakeBench) -> Non
     appends = step.finish().table_appends
     assert set(appends.slots) == {slots[0]}
     assert list(appends.blocks) == old.table.blocks[1:]
+
+
+@pytest.mark.parametrize(("host_blocks", "lost"), [(0, 6), (9, 6 - 4 + 2 * 1)])
+def test_blocks_that_others_share_and_those_that_the_host_takes_are_not_lost(
+    bench: MakeBench, host_blocks: int, lost: int
+) -> None:
+    one = bench(num_blocks=16, block_size=4, max_slots=2, host_blocks=host_blocks, swap_block_us=1.0)
+    first = one.arrive([1] * 8 + [2] * 6, max_tokens=9).sequences[0]
+    one.step()
+    other = one.arrive([1] * 8 + [3] * 6, max_tokens=9).sequences[0]
+    one.step()
+    assert first.table.blocks[:2] == other.table.blocks[:2]
+    assert lost_tokens(one.scheduler.state, other) == lost
+    assert lost_tokens(one.scheduler.state, first) == lost + 1
+
+
+def test_one_that_takes_no_cached_blocks_loses_all_its_tokens(bench: MakeBench) -> None:
+    one = bench(token_budget=8)
+    pooled = one.arrive([1] * 30, pooling=Pooling.MEAN).sequences[0]
+    one.step()
+    one.scheduler.state.batch.pool.share(pooled.table.blocks)  # as another that begins alike
+    assert lost_tokens(one.scheduler.state, pooled) == pooled.planned == 8
+
+
+def test_a_free_slot_is_of_no_use_without_blocks(bench: MakeBench) -> None:
+    one = bench(num_blocks=8, block_size=4, max_slots=3)
+    one.fleet = Fleet(1000, "priority")
+    one.scheduler, _ = one.fleet.add_worker(one.scheduler.limits)
+    low = [one.arrive([number] * 9, max_tokens=9, priority=1).sequences[0] for number in range(2)]
+    one.step()
+    high = one.arrive([9] * 9, max_tokens=2).sequences[0]
+    one.step()
+    assert [each.state for each in (*low, high)] == [State.DECODE, State.PREEMPTED, State.DECODE]
+
+
+def test_a_user_s_own_yield_by_policy_while_others_have_slots(bench: MakeBench) -> None:
+    one = bench(num_blocks=32, max_slots=2)
+    one.fleet = Fleet(1000, "priority")
+    one.scheduler, _ = one.fleet.add_worker(one.scheduler.limits)
+    low, other = (one.arrive([1] * 3, tenant=tenant, priority=1).sequences[0] for tenant in "ab")
+    one.step()
+    high = one.arrive([2] * 3, tenant="a").sequences[0]
+    one.step()
+    assert [each.state for each in (low, other, high)] == [State.PREEMPTED, State.DECODE, State.DECODE]
