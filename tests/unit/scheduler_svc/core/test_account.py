@@ -58,6 +58,28 @@ def test_a_new_member_begins_where_one_stands_that_takes_turns() -> None:
     assert [each.served(step + 41) for each in members[slots:]] == [0] * 6
 
 
+def test_turns_are_counted_whenever_another_gets_a_slot() -> None:
+    parent = Account()
+    one, other, third, new = (Account(name, parent) for name in ("one", "other", "third", "new"))
+    for each in (one, other, third):
+        each.enter(0)
+    one.take_slots(1, 30)
+    other.take_slots(1, 60)
+    new.enter(90)
+    parent.level([new], 91)
+    assert new.served(91) == 30 * 0 / 3 + 30 * 1 / 3 + 30 * 2 / 3
+
+
+def test_when_all_have_left_nothing_is_remembered() -> None:
+    parent = Account()
+    last = Account("last", parent)
+    last.enter(0)
+    last.charge(100)
+    last.leave(5)
+    parent.forget((), 32, 32)
+    assert not parent.left
+
+
 def test_what_was_had_before_leaving_counts_until_others_have_had_as_much() -> None:
     parent = Account()
     for name in ("stays", "goes"):

@@ -15,7 +15,7 @@ from scheduler_svc.core.policies import POLICIES
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.sequence import Sequence, SequenceGroup
 from scheduler_svc.core.shares import TURN
-from scheduler_svc.core.waiting import FEW
+from scheduler_svc.core.waiting import FEW, UserQueue
 from tests.support.counted import calls_of
 
 
@@ -83,6 +83,15 @@ def test_those_who_give_up_behind_one_that_waits_leave_nothing(fake: SimpleNames
     ((_, queue),) = queued.queue._queues.items()
     assert len(queue._heap) <= FEW
     assert len(queue.sequences()) == 2
+
+
+def test_those_that_wait_are_seldom_looked_at_when_others_come() -> None:
+    looks, queue = [], UserQueue()
+    waits = property(lambda self: looks.append(self) or True)
+    each = type("Waits", (SimpleNamespace,), {"waits": waits})
+    for number in range(100 * FEW):
+        queue.push(each(age=(0.0, number, 0)))
+    assert len(looks) <= 2 * 100 * FEW
 
 
 def test_users_who_give_up_leave_nothing(fake: SimpleNamespace) -> None:
