@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import Sequence
 from types import SimpleNamespace
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
 from proto.rpc import outbox as outbox_module
 from proto.rpc.bus import Batch, Refused
+from proto.rpc.errors import BusAway
 from proto.rpc.outbox import Outbox
 from proto.rpc.seal import Seal
 from proto.wire_pb2 import ACCEPT, MESSAGE, Entry, Kind
@@ -86,3 +87,50 @@ def test_openings_have_the_room_that_parts_which_are_out_leave(monkeypatch: pyte
         outbox.open(DOOR, Mock()).requests.add(body=bytes(200))
     batches = [outbox._collect()[1] for _ in range(2)]
     assert [(len(batch.entries), len(batch.opens)) for batch in batches] == [(1, 0), (1, 2)]
+    outbox.response("b-1", 1, 3, MESSAGE, bytes(400))
+    assert not outbox.full, "what has gone out takes no room"
+
+
+def test_however_many_do_not_pause_entries_are_as_large_as_they_may_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outbox_module, "MAX_BYTES", 1000)
+    monkeypatch.setattr(outbox_module, "MAX_FRAMES", 1)
+    monkeypatch.setattr(outbox_module, "MAX_ENTRY_FRAMES", 5)
+    outbox = Outbox(SimpleNamespace(), "a-1", lambda error: None)  # type: ignore[arg-type]
+    for size, seqs in ((400, range(9)), (0, range(9, 22))):
+        for seq in seqs:
+            outbox.response("b-1", 1, seq, MESSAGE, bytes(size))
+    frames = []
+    while outbox._has_work.is_set():
+        outbox._has_work.clear()
+        frames.append(len(kinds(outbox._collect()[1])))
+    assert frames == [2, 2, 2, 2, 4, 4, 4, 2]
+
+
+@pytest.mark.parametrize(("ids", "entry_id"), [(["5-1"], "5-1"), ((), "")])
+async def test_a_call_that_nobody_wants_any_more_is_not_sent_again(
+    monkeypatch: pytest.MonkeyPatch, ids: Sequence[str], entry_id: str
+) -> None:
+    """`ids`: none are known if what was sent first had arrived."""
+    monkeypatch.setattr(outbox_module, "RETRY_SECONDS", 0.001)
+    link = SimpleNamespace(publish=AsyncMock(side_effect=[BusAway("gone"), ids]))
+    outbox = Outbox(link, "a-1", lambda error: None)  # type: ignore[arg-type]
+    given_up, wanted = (Mock(wanted=Mock(return_value=each)) for each in (False, True))
+    for opener in (given_up, wanted):
+        outbox.open(DOOR, opener)
+    await outbox._send()
+    assert [len(call.args[0].opens) for call in link.publish.call_args_list] == [2, 1]
+    wanted.at_door.assert_called_once_with(entry_id)
+    given_up.at_door.assert_not_called()
+
+
+async def test_what_is_dropped_while_the_bus_is_away_is_not_sent_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outbox_module, "RETRY_SECONDS", 0.001)
+    link = SimpleNamespace(publish=AsyncMock(side_effect=[BusAway("gone"), ()]))
+    outbox = Outbox(link, "a-1", lambda error: outbox.drop())  # type: ignore[arg-type]
+    outbox.response("b-1", 1, 1, MESSAGE)
+    await outbox._send()
+    assert link.publish.call_count == 1
