@@ -107,6 +107,17 @@ async def test_nothing_is_sent_once_it_has_ended(calls: Calls, call: ClientCall)
     call.raise_for_status()
 
 
+async def test_what_a_lost_server_has_sent_can_be_read_and_what_was_given_up_not(calls: Calls) -> None:
+    for lost, left in ((True, [b"a", None]), (False, [None])):
+        call = ClientCall(calls, DOOR, wait_for_ready=False)
+        call.open("/Echo/Say", None, None)
+        calls.outbox._collect()
+        call.receive("first", 1, frame(ACCEPT))
+        call.receive("first", 1, frame(MESSAGE, 2, b"a"))
+        call.lost() if lost else call.cancel()
+        assert [await call.inflow.get() for _ in left] == left
+
+
 @pytest.mark.parametrize("waits", [False, True])
 async def test_a_suspect_that_waited_is_not_to_blame(calls: Calls, call: ClientCall, waits: bool) -> None:
     calls.outbox._collect()
