@@ -326,7 +326,7 @@ class Admission:
         """Until the tenant's requests that wait now will have begun, at the rate of the latest ends."""
         if not self._ends:
             return 1
-        waiting = sum(map(len, self._queues.get(asker.tenant, {}).values()))
+        waiting = sum(map(len, self._queues[asker.tenant].values()))
         passed = max(self._clock() - self._ends[0], 0.001)
-        seconds = waiting * max(1, len(self._queues)) * passed / len(self._ends)
+        seconds = waiting * len(self._queues) * passed / len(self._ends)
         return min(MAX_RETRY_SECONDS, max(1, ceil(seconds)))
