@@ -192,7 +192,9 @@ class Visit:
     def __init__(self, meter: Meter, account: str, limits: Limits) -> None:
         self._meter, self._account, self._limits = meter, account, limits
         self._tokens = 0
-        self._used: Callable[[], int] | None = None
+        self._used: Callable[[], int] = int
+        self._beginning: asyncio.Future[dict[str, str]] | None = None
+        """None until the request is to be counted."""
         self._headers: dict[str, str] = {}
 
     async def begin(self, tokens: int, used: Callable[[], int]) -> None:
@@ -200,16 +202,20 @@ class Visit:
 
         Raises `Overloaded` or `Unavailable`.
         """
-        self._headers = await self._meter.begin(self._account, self._limits, tokens)
         self._tokens, self._used = tokens, used
+        self._beginning = asyncio.ensure_future(self._meter.begin(self._account, self._limits, tokens))
+        # If the client leaves now, Redis counts the request all the same.
+        self._headers = await asyncio.shield(self._beginning)
 
     async def end(self) -> None:
         """The request has ended, if it was counted at all."""
-        if self._used is None:
-            return
-        ending = self._meter.end(self._account, self._limits, self._tokens, self._used())
-        with contextlib.suppress(Unavailable):  # what was taken comes back with time
-            await asyncio.shield(ending)
+        if self._beginning is not None:
+            await asyncio.shield(self._end(self._beginning))
+
+    async def _end(self, beginning: "asyncio.Future[dict[str, str]]") -> None:
+        with contextlib.suppress(Overloaded, Unavailable):  # what was taken comes back with time
+            await beginning
+            await self._meter.end(self._account, self._limits, self._tokens, self._used())
 
     def with_headers(self, send: Send) -> Send:
         """Sends the headers of the limits along with the response."""

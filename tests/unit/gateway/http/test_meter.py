@@ -1,13 +1,14 @@
 """Limits on all requests of a caller together, counted in Redis for several gateways."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 
 from gateway.errors import Overloaded, Unavailable
-from gateway.http.meter import Meter
+from gateway.http.meter import Meter, Visit
 from ops.runtime.limits import Limits
 from proto.rpc.line import Line
 from tests.unit.gateway.conftest import app_of, stores_of
@@ -104,6 +105,45 @@ async def test_what_a_dead_gateway_had_under_way_does_not_count(
     await meter.begin(ME, limits, 0)
     refusal = await refused(meter, limits)
     assert refusal.headers["Retry-After"] == "1", "its place is taken again"
+
+
+@pytest.mark.parametrize("limit", ["concurrency=1", "tokens_per_minute=100"])
+async def test_a_client_that_leaves_while_redis_is_asked_holds_nothing(
+    line: Line, prefix: str, limit: str
+) -> None:
+    await line.execute(("SET", f"{prefix}alive:gateway-1", "x"))
+    asked, answers = asyncio.Event(), asyncio.Event()
+
+    async def execute(*commands: Any) -> Any:
+        replies = await line.execute(*commands)
+        asked.set()
+        await answers.wait()
+        return replies
+
+    slow: Any = SimpleNamespace(execute=execute)
+    visit = Visit(Meter(slow, prefix, "gateway-1"), ME, Limits.parse(limit))
+    beginning = asyncio.ensure_future(visit.begin(100, lambda: 0))
+    await asked.wait()
+    beginning.cancel()
+    await asyncio.wait([beginning])
+    answers.set()
+    await visit.end()
+    await Meter(line, prefix, "gateway-2").begin(ME, Limits.parse(limit), 100)
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+async def test_a_request_that_was_not_counted_gives_nothing_back(
+    meter: Meter, line: Line, prefix: str, refuses: bool
+) -> None:
+    limits = Limits.parse("tokens_per_minute=100 concurrency=9")
+    await meter.begin(ME, limits, 100)
+    visit = Visit(meter, ME, limits)
+    if refuses:
+        with pytest.raises(Overloaded):
+            await visit.begin(100, lambda: 0)
+    await visit.end()
+    await refused(meter, limits, 100)
+    assert meter._running == {ME: 1}
 
 
 async def test_nothing_is_kept_of_callers_that_ask_no_more(meter: Meter, line: Line, prefix: str) -> None:
