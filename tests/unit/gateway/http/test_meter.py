@@ -156,12 +156,14 @@ async def test_nothing_is_kept_of_callers_that_ask_no_more(meter: Meter, line: L
     await meter.end(ME, limits, 100, 50)
     (left,) = await line.execute(("PTTL", f"{prefix}limits:{ME}"))
     assert left <= 2000, "until the buckets are full"
+    assert not meter._running
 
 
 async def test_away() -> None:
     meter = Meter(Line("unix:///nowhere/redis.sock"), "x:", "gateway-1")
     with pytest.raises(Unavailable):
         await meter.begin(ME, Limits.parse("concurrency=1"), 0)
+    assert not meter._running
 
 
 async def test_clients_are_told(backend: Any, meter: Meter) -> None:

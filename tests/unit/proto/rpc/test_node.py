@@ -67,12 +67,14 @@ async def test_a_newer_epoch_ends_the_calls_of_older_ones(node: Node) -> None:
     assert node.current("b-1", 2)
     older, newer = (calling(node, server="b-1", server_epoch=epoch) for epoch in (2, 3))
     served = node.serving["b-1", 9] = Mock(client="b-1", client_epoch=2)
+    later = node.serving["b-1", 10] = Mock(client="b-1", client_epoch=3)
     other = calling(node, server="c-1", server_epoch=1)
     assert node.current("b-1", 2)
     assert not older.lost.called
     assert node.current("b-1", 3)
     older.lost.assert_called_once_with("silent")
     served.drop.assert_called_once_with()
+    assert not later.drop.called
     assert not newer.lost.called
     assert not other.lost.called
     assert not node.current("b-1", 2)
