@@ -270,15 +270,19 @@ async def test_no_more_wait_than_may(claims: Claims) -> None:
     assert await read(await claims.take("t", "done", "print")) == b"h" + b"x" * 100
 
 
-async def test_who_does_not_wait_any_more_leaves_its_place(claims: Claims) -> None:
+async def test_who_does_not_wait_any_more_leaves_its_place(claims: Claims, redis_url: str) -> None:
+    own = Line(redis_url)
+    claims = replace(claims, connect=lambda: own)
     await begun(claims, "k")
     async with aclosing((await claims.take("t", "k", "print")).entries()) as entries:
         await anext(entries)
         await anext(entries)
         waiting = asyncio.ensure_future(anext(entries))
         async with asyncio.timeout(60):
-            while not len(claims.followers):
+            while own.connection is None:
                 await asyncio.sleep(0.01)
+        assert len(claims.followers) == 1
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
     assert not len(claims.followers)
+    assert not own.connection.open_still
