@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from scheduler_svc.core.blocks import BlockPool
+from scheduler_svc.core.blocks import ON_HOST, BlockPool
 from scheduler_svc.core.errors import IntegrityError, OutOfBlocks
 
 
@@ -88,9 +88,24 @@ def test_integrity_notices_a_leak_and_a_table_without_reference() -> None:
     pool = BlockPool(2)
     blocks = pool.allocate(1)
     pool.check_integrity([blocks])
-    for tables in ([], [blocks, blocks], [[0, 1]], [[*blocks, *blocks]]):
-        with pytest.raises(IntegrityError):
+    for tables, problem in (
+        ([], r"references that no table holds, or tables without reference: \[0\]"),
+        ([blocks, blocks], r"references .*: \[0\]"),
+        ([[0, 1]], r"references .*: \[1\]"),
+        ([[*blocks, *blocks]], "names a block twice"),
+    ):
+        with pytest.raises(IntegrityError, match=problem):
             pool.check_integrity(tables)
+
+
+def test_of_a_match_only_what_nobody_holds_comes_from_the_free_blocks() -> None:
+    pool = BlockPool(4)
+    first, second = cached_table(pool, 2)
+    pool.share([first])
+    free = pool.free_blocks
+    assert pool.idle_among([first, second, ON_HOST]) == 2
+    pool.take([first, second], [name(0), name(1)])
+    assert pool.free_blocks == free - 1
 
 
 class PoolMachine(RuleBasedStateMachine):
