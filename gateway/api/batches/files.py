@@ -11,7 +11,7 @@ from starlette.responses import StreamingResponse
 
 from gateway.api.batches.schema import DeletedFile, FileList, FileObject, UploadBody
 from gateway.api.common.answers import Json, compact
-from gateway.api.common.listing import PARAMETERS, answer_page
+from gateway.api.common.listing import answer_page, parameters
 from gateway.errors import BadRequest, GatewayError, NotFound, Unauthorized
 from gateway.http.caller import caller_of
 from gateway.http.multipart import Form
@@ -20,6 +20,9 @@ from gateway.upstream.file_store import PIECE_BYTES, UPLOAD_SECONDS, FileStore
 
 EXPIRY_SECONDS = (3600, 30 * 86400)
 """The least and the most of `expires_after`."""
+MAX_LISTED = 10_000
+"""Files of one page, by default too, as with OpenAI. Who deletes each file of a list needs no second page:
+what that is to begin behind would be gone."""
 PURPOSE = "batch"
 
 
@@ -53,7 +56,9 @@ def router(store: FileStore, most: int) -> APIRouter:
             raise
         return _json(about | {"bytes": size})
 
-    @routes.get("/v1/files", openapi_extra=getting(FileList, Unauthorized) | {"parameters": PARAMETERS})
+    listing = {"parameters": parameters(MAX_LISTED, MAX_LISTED)}
+
+    @routes.get("/v1/files", openapi_extra=getting(FileList, Unauthorized) | listing)
     async def list_files(request: Request) -> Response:
         """The caller's files."""
         tenant, purpose = caller_of(request).tenant, request.query_params.get("purpose")
@@ -64,7 +69,7 @@ def router(store: FileStore, most: int) -> APIRouter:
                 await store.forget(tenant, file_id)
             return about
 
-        return await answer_page(request, partial(store.ids, tenant, purpose), wanted)
+        return await answer_page(request, partial(store.ids, tenant, purpose), wanted, MAX_LISTED, MAX_LISTED)
 
     @routes.get("/v1/files/{file_id}", openapi_extra=getting(FileObject, Unauthorized, NotFound))
     async def retrieve_file(request: Request, file_id: str) -> Response:

@@ -11,27 +11,33 @@ from gateway.api.common.answers import Json, compact
 from gateway.errors import BadRequest
 from gateway.parsing import parsed
 
+USUAL = 20
+"""Things of a page where a request does not say."""
 MAX_LISTED = 100
 
-PARAMETERS: list[Json] = [
-    {
-        "name": "limit",
-        "in": "query",
-        "schema": {"type": "integer", "minimum": 1, "maximum": MAX_LISTED, "default": 20},
-    },
-    {"name": "order", "in": "query", "schema": {"enum": ["asc", "desc"], "default": "desc"}},
-    {"name": "after", "in": "query", "schema": {"type": "string"}},
-]
-"""What such a list is asked with."""
+
+def parameters(usual: int = USUAL, most: int = MAX_LISTED) -> list[Json]:
+    """What a list is asked with. `usual`, `most`: as for `page_of`."""
+    limits = {"type": "integer", "minimum": 1, "maximum": most, "default": usual}
+    return [
+        {"name": "limit", "in": "query", "schema": limits},
+        {"name": "order", "in": "query", "schema": {"enum": ["asc", "desc"], "default": "desc"}},
+        {"name": "after", "in": "query", "schema": {"type": "string"}},
+    ]
+
+
+PARAMETERS = parameters()
 
 
 async def answer_page(
     request: Request,
     ids: Callable[[str | None, bool], AsyncGenerator[str, None]],
     get: Callable[[str], Awaitable[Json | None]],
+    usual: int = USUAL,
+    most: int = MAX_LISTED,
 ) -> Response:
     """The page that a request asks for: see `page_of`."""
-    page, held = await page_of(request.query_params, ids, get), request.state.body
+    page, held = await page_of(request.query_params, ids, get, usual, most), request.state.body
     text = await parsed(held.tenant, held.size, lambda: compact(page))
     return Response(text, media_type="application/json")
 
@@ -40,19 +46,22 @@ async def page_of(
     asked: QueryParams,
     ids: Callable[[str | None, bool], AsyncGenerator[str, None]],
     get: Callable[[str], Awaitable[Json | None]],
+    usual: int = USUAL,
+    most: int = MAX_LISTED,
 ) -> Json:
     """A page of things. `get`: one of them; None if it is gone.
 
     `ids`: those behind one or, for None, all; the newest first or the oldest. No more are taken than the page
-    needs. Raises `BadRequest`, and what these raise.
+    needs: `usual` things unless the request says how many, and `most` at most. Raises `BadRequest`, and what
+    these raise.
     """
-    limit, order = asked.get("limit", "20"), asked.get("order", "desc")
+    limit, order = asked.get("limit", str(usual)), asked.get("order", "desc")
     if not (re.fullmatch("[0-9]{1,5}", limit) and int(limit) >= 1):
-        raise BadRequest(f"'limit' must be in [1, {MAX_LISTED}].", param="limit", code="invalid_value")
+        raise BadRequest(f"'limit' must be in [1, {most}].", param="limit", code="invalid_value")
     if order not in ("asc", "desc"):
         raise BadRequest("'order' must be asc or desc.", param="order", code="invalid_value")
     page: list[Json] = []
-    most, more = min(int(limit), MAX_LISTED), False
+    most, more = min(int(limit), most), False
     async with aclosing(ids(asked.get("after"), order == "desc")) as found:
         async for one in found:
             if more := len(page) == most:

@@ -6,6 +6,7 @@ import openai
 import pytest
 
 from gateway.api.batches.schema import DeletedFile, FileList, FileObject
+from gateway.api.common.listing import USUAL
 from gateway.app import Options
 from gateway.upstream.batch_store import BatchStore
 from gateway.upstream.file_store import PIECE_BYTES, FileStore
@@ -94,6 +95,15 @@ async def test_files_are_listed_page_by_page(clients):
     assert [one.id async for one in client.files.list(purpose="batch_output")] == []
     assert [one.id async for one in client.files.list(purpose="other")] == []
     FileList.model_validate(page.to_dict(), strict=True)
+
+
+async def test_files_are_deleted_while_they_are_listed(clients):
+    client, _ = clients
+    for _ in range(USUAL + 2):
+        await upload(client, b"x")
+    deleted = [(await client.files.delete(one.id)).id async for one in client.files.list()]
+    assert len(deleted) == USUAL + 2
+    assert (await client.files.list()).data == []
 
 
 async def test_a_list_drops_what_has_run_out(clients, line, prefix):
