@@ -10,6 +10,7 @@ from gpu_worker.errors import ModelError, line_of
 from gpu_worker.models.checkpoint import Checkpoint, open_checkpoint
 from gpu_worker.models.config import architecture_of, classified_in
 from gpu_worker.models.encoder import Encoder
+from gpu_worker.models.float16 import computed_in
 from gpu_worker.models.formats.format import Format
 from gpu_worker.models.lazy_tensor import LazyTensor, with_tensors
 from gpu_worker.models.transformers_load import config_of
@@ -47,7 +48,8 @@ def load_encoder(
     try:
         with open_checkpoint(directory, form) as checkpoint:
             config = _config_of(kind, values)
-            model = _loaded(kind, config, checkpoint, dtype or config.dtype or checkpoint.dtype())
+            dtype = computed_in(dtype, config.dtype or checkpoint.dtype(), architecture)
+            model = _loaded(kind, config, checkpoint, dtype)
             parameters: int = model.num_parameters()
             return Encoder(model.eval(), device), checkpoint, parameters
     except ModelError as error:

@@ -14,10 +14,11 @@ from gpu_worker.machine.onednn import has_onednn_bfloat16
 from gpu_worker.models.adapters.adapters import AdapterFiles
 from gpu_worker.models.causal_lm import CausalLM
 from gpu_worker.models.checkpoint import Checkpoint, is_gguf, open_checkpoint
-from gpu_worker.models.config import ModelConfig, architecture_of, read_config, read_values
+from gpu_worker.models.config import architecture_of, read_config, read_values
 from gpu_worker.models.decoder import Decoder
 from gpu_worker.models.encoder_load import load_encoder
 from gpu_worker.models.families import family_named, family_of
+from gpu_worker.models.float16 import computed_in
 from gpu_worker.models.formats import read_format
 from gpu_worker.models.formats.format import IN_MLX_FORM, KEY, Format
 from gpu_worker.models.head import has_another_head, has_head
@@ -163,7 +164,7 @@ def _load_native(
         if checkpoint.of_mlx and config.family.recurrent is not None:  # its norms are 1 + weight in some
             raise ModelError(f"{directory}: {IN_MLX_FORM}")
         keeps = frozenset() if form is None else kinds_kept(kernels)
-        dtype = _dtype(dtype, config, checkpoint)
+        dtype = computed_in(dtype, config.dtype or checkpoint.dtype(), config.architecture)
         weights = Weights(checkpoint, dtype, device, ranks=ranks, keeps=keeps)
         if not (config.num_labels or config.headless or has_head(config, weights)):
             if _pools(directory):
@@ -195,19 +196,6 @@ def _load_native(
         if unknown:
             raise ModelError(f"{directory}: config.json does not account for tensor {unknown[0]}")
     return model, checkpoint
-
-
-def _dtype(asked: torch.dtype | None, config: ModelConfig, checkpoint: Checkpoint) -> torch.dtype:
-    """Type of weights and activations."""
-    dtype = asked or config.dtype or checkpoint.dtype()
-    if dtype == torch.float16 and config.family.overflows_float16:
-        beyond = f"activations of {config.architecture} may be beyond the numbers of float16"
-        if asked:
-            log.warning("QUIRE_DTYPE=float16: %s: bfloat16 has them", beyond)
-        else:
-            log.info("%s: it is computed in bfloat16", beyond)
-            return torch.bfloat16
-    return dtype
 
 
 def _pools(directory: Path) -> bool:

@@ -21,6 +21,7 @@ from gpu_worker.models.checkpoint import Checkpoint, open_checkpoint
 from gpu_worker.models.classification import classification_head
 from gpu_worker.models.config import architecture_of, classified_in
 from gpu_worker.models.families import FAMILIES
+from gpu_worker.models.float16 import computed_in
 from gpu_worker.models.formats.format import KEY, Format
 from gpu_worker.models.kv_scales import ENDS, UNUSED
 from gpu_worker.models.lazy_tensor import with_tensors
@@ -100,7 +101,7 @@ class _Loading:
         """`kind`: the model's class."""
         self._kind, self._checkpoint, self._kernels = kind, checkpoint, kernels
         self._config = config_of(kind, values)
-        self._dtype = dtype or self._config.dtype or checkpoint.dtype()
+        self._dtype = computed_in(dtype, self._config.dtype or checkpoint.dtype(), kind.__name__)
         _, self._score_tokens = classified_in(values, self._config.get_text_config().vocab_size)
         with torch.device("meta"):
             self._skeleton = kind._from_config(self._config, dtype=self._dtype)

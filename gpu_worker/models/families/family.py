@@ -321,8 +321,6 @@ class Family:
     part of the tensor. `key.n`: number n of a list."""
     recurrent_names: Names | None = None
     """Names of layers that are recurrent. None: they are those of the other layers."""
-    overflows_float16: bool = False
-    """Activations may be greater than float16's largest number, 65504."""
     predictor: Predictor = field(default_factory=Predictor)
     aliases: Mapping[str, str] = field(default_factory=dict)
     """Parts of names of tensors in some checkpoints, or in adapters, and what they are in the names above."""

@@ -35,7 +35,6 @@ FAMILIES: Mapping[str, Family] = {
     "GemmaForCausalLM": _GEMMA,
     "Gemma2ForCausalLM": replace(
         _GEMMA,
-        overflows_float16=True,
         reads=("attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar"),
         keys=_KEYS,
         names=PRE_AND_POST_NORMS,
@@ -48,7 +47,6 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "Gemma3ForCausalLM": replace(
         _GEMMA,
-        overflows_float16=True,
         reads=("attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar"),
         keys=_KEYS,
         names=replace(PRE_AND_POST_NORMS, query_norm="self_attn.q_norm", key_norm="self_attn.k_norm"),

@@ -116,7 +116,6 @@ FAMILIES: Mapping[str, Family] = {
     "GlmForCausalLM": _GLM,
     "Glm4ForCausalLM": replace(
         _GLM,
-        overflows_float16=True,
         names=replace(_GLM.names, after_attention="post_self_attn_layernorm", after_mlp="post_mlp_layernorm"),
     ),
 }

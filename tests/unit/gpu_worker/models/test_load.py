@@ -46,12 +46,19 @@ def test_models_whose_activations_float16_does_not_hold(
 ) -> None:
     config = transformers.AutoConfig.for_model(kind, **SIZES)
     transformers.AutoModelForCausalLM.from_config(config).half().save_pretrained(tmp_path)
-    with caplog.at_level(logging.INFO, "gpu_worker.models.load"):
+    with caplog.at_level(logging.INFO, "gpu_worker.models.float16"):
         model = load_model(tmp_path, torch.device("cpu"), ReferenceKernels(), asked)
     assert model.dtype == expected
     lines = [(each.levelno, each.getMessage()) for each in caplog.records if "beyond" in each.getMessage()]
     assert [level for level, _ in lines] == ([told] if told else [])
     assert all("activations of G" in line and "bfloat16" in line for _, line in lines)
+
+
+def test_encoders_whose_activations_float16_does_not_hold(tmp_path: Path) -> None:
+    """As EmbeddingGemma's."""
+    config = transformers.Gemma3TextConfig(**SIZES, use_bidirectional_attention=True)
+    transformers.Gemma3TextModel(config).half().save_pretrained(tmp_path)
+    assert load_model(tmp_path, torch.device("cpu"), ReferenceKernels()).dtype == torch.bfloat16
 
 
 def in_mlx_form(directory: Path, kind: str, left_out: str = "") -> None:
