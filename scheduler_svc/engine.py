@@ -97,6 +97,7 @@ class Engine:
             if not group.unfinished:
                 call.end()
             self._deliver(outcome, {})
+            self._wake()
         return group, call
 
     def hand_over(self, longest: int) -> None:
@@ -227,6 +228,7 @@ class Engine:
             link = WorkerLink(call, scheduler, self._settings.plan_depth, self._guard, self.measures)
             self.links[scheduler] = link
             self._deliver(outcome, {})
+            self._wake()
         log.info("a worker joined: %d blocks of %d tokens", limits.num_blocks, limits.block_size)
         drafter = DRAFTERS.get(source := self._settings.speculation)
         if drafter is not None and drafter.on_worker and not limits.can_draft:
@@ -240,6 +242,7 @@ class Engine:
         with self._guard:
             del self.links[scheduler]
             self._deliver(self.fleet.remove_worker(scheduler, loss, reason), {})
+            self._wake()
         self.measures.workers_lost.add()
         log.warning("a worker was lost: %s", reason)
         self._announce(len(self.links), self.fleet.max_length)
@@ -257,12 +260,15 @@ class Engine:
             raise WorkerFault(f"step {message.step}: its result cannot be checked: {error!r}") from error
         with self._guard:
             outcome = scheduler.settle(result)
+            moves = self.fleet.isolates
             self.fleet.settle(scheduler, outcome)
             self._admission.note(self.fleet.admitted_tokens, time.monotonic())
             self._deliver(outcome, logprobs, scheduler.limits)
+            if moves:  # requests may have come to other workers; its own link goes on by itself
+                self._wake()
 
     def _deliver(self, outcome: Outcome, logprobs: Logprobs, limits: WorkerLimits | None = None) -> None:
-        """Give every call its gains in one response, then let the workers plan again."""
+        """Give every call its gains in one response."""
         for group, scores in outcome.scored:
             self._put(group, GenerateResponse(prompt=cast(PromptScores, scores.values)), limits)
         by_group: dict[SequenceGroup, list[Gain]] = {}
@@ -283,7 +289,6 @@ class Engine:
             self._calls[group].end()
         for group, error in outcome.failed:
             self._calls[group].end(error)
-        self._wake()
 
     def _put(self, group: SequenceGroup, response: GenerateResponse, limits: WorkerLimits | None) -> None:
         """Give a call a response. The first one says what the answer comes from.

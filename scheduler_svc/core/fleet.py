@@ -106,6 +106,11 @@ class Fleet:
         return any(each.limits.headless for each in self.schedulers)
 
     @property
+    def isolates(self) -> bool:
+        """Whether some worker is set aside for suspects: a result of one may then move requests to others."""
+        return bool(self._isolated)
+
+    @property
     def admitted_tokens(self) -> int:
         """Tokens that have left the queue so far, over all workers; see `Scheduler.admitted_tokens`."""
         return self._admitted_before + sum(each.admitted_tokens for each in self.schedulers)

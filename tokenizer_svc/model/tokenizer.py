@@ -106,7 +106,7 @@ class TextModel:
         return cls(
             tokenizer=tokenizer,
             vocab_size=rows,
-            end_tokens=tuple(token for token in _end_tokens(directory) if token < rows),
+            end_tokens=() if bidirectional else tuple(end for end in _end_tokens(directory) if end < rows),
             defaults=read_defaults(directory / "generation_config.json", generation),
             template=template,
             tool_template=templates.get("tool_use") if template is not None else None,

@@ -27,6 +27,7 @@ from scheduler_svc.core.suspicion import MAX_DEATHS
 from scheduler_svc.engine import Engine
 from scheduler_svc.intake import request_from
 from scheduler_svc.settings import SchedulerSettings
+from scheduler_svc.worker_link import WorkerLink
 from tests.unit.scheduler_svc.test_service import pack, start, unpack
 
 
@@ -160,6 +161,18 @@ async def test_a_call_ends_with_its_last_sequence(rig: Rig) -> None:
     async with asyncio.timeout(60):
         while rig.held():  # a row may be in flight, whose block is held until its result
             await asyncio.sleep(0.001)
+
+
+async def test_a_result_wakes_no_other_worker(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among many each would be asked for a plan as often as all of them have results."""
+    await rig.join()
+    await rig.join(2)
+    group, call = rig.open([4])
+    woken: list[WorkerLink] = []
+    (other,) = (link for home, link in rig.engine.links.items() if home is not rig.engine.fleet.home(group))
+    monkeypatch.setattr(other, "wake", lambda: woken.append(other))
+    assert await tokens_of(call) == {0: rig.expected([4])}
+    assert not woken
 
 
 async def test_states_are_watched(rig: Rig) -> None:
