@@ -8,6 +8,7 @@ import asyncio
 import json
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any
@@ -26,6 +27,8 @@ from gateway.upstream.batch_store import BatchStore
 from gateway.upstream.job_queue import Job
 
 MAX_LINES = 50_000
+MAX_ID = 512
+"""Characters of a line's custom_id. All of a batch are known at once."""
 MAX_PROBLEMS = 100
 """Wrong lines of the input that a batch names."""
 RESPONSES = "/v1/responses"
@@ -44,6 +47,41 @@ class BadLine(Exception):
         self.code, self.message, self.param = code, message, param
 
 
+class Room:
+    """For so many bytes at once, or for one thing that is larger."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._used = most, 0
+        self._waiting: deque[asyncio.Event] = deque()
+
+    async def acquire(self, size: int) -> None:
+        """Wait for room, behind those that wait already."""
+        if not self._waiting and self._has(size):
+            self._used += size
+            return
+        turn = asyncio.Event()
+        self._waiting.append(turn)
+        try:
+            while self._waiting[0] is not turn or not self._has(size):
+                turn.clear()
+                await turn.wait()
+            self._used += size
+        finally:
+            self._waiting.remove(turn)
+            self._next()
+
+    def release(self, size: int) -> None:
+        self._used -= size
+        self._next()
+
+    def _has(self, size: int) -> bool:
+        return not self._used or self._used + size <= self._most
+
+    def _next(self) -> None:
+        if self._waiting:
+            self._waiting[0].set()
+
+
 class BatchWork:
     """What the runner of batches does."""
 
@@ -52,6 +90,8 @@ class BatchWork:
     ) -> None:
         """`at_once`: lines of one batch that are asked at once. `clock`: Unix time, seconds."""
         self._own, self._store, self._at_once, self._clock = own, store, at_once, clock
+        self._asked = Room(MAX_BODY_BYTES)
+        """For the lines of all batches that are asked at once."""
         self._draining = False
 
     def drain(self) -> None:
@@ -125,6 +165,7 @@ class BatchWork:
                 await self._store.add_result(job.tenant, batch, job.lease, number, outcome, result)
             finally:
                 free.release()
+                self._asked.release(len(line))
 
         number = 0
         try:
@@ -137,6 +178,7 @@ class BatchWork:
                         await free.acquire()
                         if self._draining:
                             break
+                        await self._asked.acquire(len(line))
                         tasks.create_task(ask(number, line))
                     number += 1
         except ExceptionGroup as errors:
@@ -196,6 +238,8 @@ async def _parsed(tenant: str, line: bytes, endpoint: str) -> Json:
         raise BadLine("invalid_json_line", "This line is not a JSON object.")
     if not isinstance(request.get("custom_id"), str):
         raise BadLine("missing_required_parameter", "There is no 'custom_id' that is a text.", "custom_id")
+    if len(request["custom_id"]) > MAX_ID:
+        raise BadLine("invalid_value", f"A 'custom_id' has at most {MAX_ID} characters.", "custom_id")
     if request.get("method") != "POST":
         raise BadLine("invalid_method", "'method' must be POST.", "method")
     if request.get("url") != endpoint:

@@ -13,6 +13,7 @@ from gateway.api.batches.schema import BatchObject
 from gateway.http.counts import MAX_CONTAINERS
 from gateway.jobs import batch as batch_module
 from gateway.jobs.background import MOST_TAKES
+from gateway.jobs.batch import MAX_ID, Room
 from proto.sampling_pb2 import STOP
 from proto.tokenizer_pb2 import PromptInfo, TextChunk, TextDelta
 from tests.unit.gateway.jobs.conftest import MOST
@@ -271,6 +272,7 @@ BAD = [
     (json.dumps(line_of("x") | {"method": "GET"}).encode(), "invalid_method", "method"),
     (json.dumps(line_of("x", url=EMBEDDINGS)).encode(), "mismatched_url", "url"),
     (json.dumps(line_of("x") | {"custom_id": 7}).encode(), "missing_required_parameter", "custom_id"),
+    (json.dumps(line_of("x" * (MAX_ID + 1))).encode(), "invalid_value", "custom_id"),
     (json.dumps(line_of("x") | {"body": 7}).encode(), "missing_required_parameter", "body"),
     (json.dumps(line_of("x", stream=True)).encode(), "invalid_value", "body.stream"),
     (json.dumps(line_of("first")).encode(), "duplicate_custom_id", "custom_id"),
@@ -288,6 +290,29 @@ async def test_a_wrong_line_fails_the_batch_before_anything_is_asked(fleet, wron
     (problem,) = batch.errors.data
     assert (problem.code, problem.param, problem.line) == (code, param, 3)
     assert fleet.tokenizer.requests == []
+
+
+async def test_lines_that_are_asked_at_once_have_no_more_room_than_a_body():
+    """Each waits for those before it; one that is larger than all room has it for itself."""
+    room, held = Room(10), []
+
+    async def hold(size):
+        await room.acquire(size)
+        held.append(size)
+
+    tasks = [asyncio.create_task(hold(size)) for size in (6, 4, 5, 1, 30, 2)]
+    released = [((), [6, 4]), ((6,), [6, 4, 5, 1]), ((4, 5), [6, 4, 5, 1]), ((1,), [6, 4, 5, 1, 30])]
+    for sizes, expected in released:
+        for size in sizes:
+            room.release(size)
+        await asyncio.sleep(0.01)
+        assert held == expected
+    leaves = asyncio.create_task(hold(3))
+    await asyncio.sleep(0.01)
+    leaves.cancel()
+    room.release(30)
+    await asyncio.gather(*tasks)
+    assert held[-2:] == [30, 2]
 
 
 async def test_too_many_lines(fleet, monkeypatch):
