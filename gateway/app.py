@@ -21,6 +21,8 @@ from gateway.api.infill import endpoints as infill
 from gateway.api.infill.schema import INFILL, FimBody, InfillBody
 from gateway.api.kserve import endpoints as kserve
 from gateway.api.kserve.schema import KSERVE, InferBody
+from gateway.api.llama_cpp import endpoints as llama_cpp
+from gateway.api.llama_cpp.schema import LlamaCompletionBody
 from gateway.api.ollama import endpoints as ollama
 from gateway.api.ollama.answer_schema import OLLAMA
 from gateway.api.ollama.schema import (
@@ -97,7 +99,7 @@ DESCRIBED: tuple[type[BaseModel], ...] = (
     *(CompletionBody, ChatBody, EmbeddingBody, PoolingBody, TokenizeBody, DetokenizeBody),
     *(RerankBody, TextsBody, ScoreBody, ClassifyBody, EmbedTextsBody, TextsError, UploadBody, BatchBody),
     *(MessagesBody, CountBody, ResponsesBody, OllamaChatBody, OllamaGenerateBody),
-    *(EmbedBody, PromptEmbedBody, ShowBody, InferBody, FimBody, InfillBody),
+    *(EmbedBody, PromptEmbedBody, ShowBody, InferBody, FimBody, InfillBody, LlamaCompletionBody),
     *ANSWERS,
     *HEALTH,
     *MODELS,
@@ -207,6 +209,7 @@ def create_app(
         completions.router(generator),
         chat.router(generator),
         infill.router(generator, catalog),
+        llama_cpp.router(generator, catalog),
         messages.router(generator, options.volatile_header),
         responses.router(generator, stores.responses, background),
         stored_responses.router(stores.responses, background),

@@ -16,7 +16,7 @@ from ops.runtime.limits import Limits
 
 GUARDED = (
     *("/v1/", "/v2/", "/api/", "/tokenize", "/detokenize", "/rerank", "/score", "/classify", "/pooling"),
-    *("/load", "/metrics", "/infill", "/embed", "/info", "/props"),
+    *("/load", "/metrics", "/infill", "/completion", "/embed", "/info", "/props"),
 )
 """Paths that begin with one of these need a key."""
 

@@ -46,7 +46,7 @@ CHECKS = [
 POSTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/tokenize", "/detokenize")
 POSTS += ("/v1/messages", "/v1/messages/count_tokens", "/v1/responses", "/v1/responses/input_tokens")
 POSTS += ("/v1/rerank", "/rerank", "/v1/score", "/v1/classify", "/pooling", "/embed")
-POSTS += ("/v1/fim/completions", "/infill")
+POSTS += ("/v1/fim/completions", "/infill", "/completion")
 POSTS += ("/api/chat", "/api/generate", "/api/embed", "/api/embeddings", "/api/show")
 GETS = (
     *("/v1/models", "/v1/models/{name}", "/health", "/health/live", "/health/ready"),

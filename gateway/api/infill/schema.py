@@ -31,6 +31,23 @@ Seed = Annotated[
 """-1: another one each time."""
 
 
+PREDICTED: Any = Field(
+    -1,
+    ge=-2,
+    le=MAX_INT32,
+    description="Tokens at most; below 0: up to the end of the context. 0: the prompt is only cached.",
+)
+"""Of llama.cpp's requests."""
+ResponseFields = Annotated[
+    list[Annotated[str, Field(max_length=64)]],
+    Field(
+        default_factory=list,
+        max_length=64,
+        description="Fields that the answer has alone, those within others as in `timings/prompt_n`.",
+    ),
+]
+
+
 class _InfillBody(RequestBody):
     """Fields that both have in common."""
 
@@ -96,23 +113,14 @@ class InfillBody(_InfillBody):
     input_extra: list[ExtraFile] = Field(
         default_factory=list, max_length=MAX_FILES, description="Other files, the nearest one last."
     )
-    n_predict: int = Field(
-        -1,
-        ge=-2,
-        le=MAX_INT32,
-        description="Tokens at most; below 0: up to the end of the context. 0: the prompt is only cached.",
-    )
+    n_predict: int = PREDICTED
     top_k: int = declared("top_k", description="0 or -1: off.")
     min_p: float = declared("min_p")
     typical_p: float = declared("typical_p")
     repeat_penalty: float = declared("repetition_penalty")
     presence_penalty: float = declared("presence_penalty")
     frequency_penalty: float = declared("frequency_penalty")
-    response_fields: list[Annotated[str, Field(max_length=64)]] = Field(
-        default_factory=list,
-        max_length=64,
-        description="Fields that the answer has alone, those within others as in `timings/prompt_n`.",
-    )
+    response_fields: ResponseFields
 
     def _limits(self) -> Json:
         names = ("top_k", "min_p", "typical_p", "presence_penalty", "frequency_penalty")
@@ -126,7 +134,7 @@ class InfillBody(_InfillBody):
         return Infill(before=self.input_prefix + self.prompt, after=self.input_suffix, files=files)
 
 
-class InfillTimings(AnswerPart):
+class LlamaTimings(AnswerPart):
     """How long it took, in milliseconds."""
 
     prompt_n: int = Field(description="Tokens of the prompt that were computed.")
@@ -139,14 +147,14 @@ class InfillTimings(AnswerPart):
     predicted_per_second: float
 
 
-class InfillSettings(AnswerPart):
+class LlamaSettings(AnswerPart):
     """What the model works with."""
 
     n_ctx: int = Field(description="Tokens of prompt and answer together.")
 
 
-class Infilled(AnswerPart):
-    """The answer of POST /infill. All but the last piece of a stream have the first three fields.
+class LlamaText(AnswerPart):
+    """The answer of /infill and /completion. All but the last piece of a stream have the first three fields.
 
     With `response_fields` it has these alone.
     """
@@ -163,8 +171,8 @@ class Infilled(AnswerPart):
     truncated: Literal[False] | None = None
     stop_type: Literal["eos", "limit", "word"] | None = None
     stopping_word: str | None = None
-    generation_settings: InfillSettings | None = None
-    timings: InfillTimings | None = None
+    generation_settings: LlamaSettings | None = None
+    timings: LlamaTimings | None = None
 
 
-INFILL: tuple[type[AnswerPart], ...] = (Infilled,)
+INFILL: tuple[type[AnswerPart], ...] = (LlamaText,)

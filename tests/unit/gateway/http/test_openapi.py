@@ -15,6 +15,7 @@ POSTS += (
     "/v1/rerank",
     "/rerank",
     "/infill",
+    "/completion",
     "/v1/fim/completions",
     "/v1/score",
     "/v1/classify",
@@ -94,7 +95,7 @@ async def test_every_answer_has_a_type(document):
         ),
         *("KserveServer", "KserveLive", "KserveReady", "KserveModelReady", "KserveModel", "InferAnswer"),
         *("FileObject", "FileList", "DeletedFile", "BatchObject", "BatchList"),
-        *("Infilled", "AnyRanking", "TextVectors", "TextModelInfo"),
+        *("LlamaText", "AnyRanking", "TextVectors", "TextModelInfo"),
         *("LocalModel", "LocalModels", "Properties"),
         *("ModelList", "ModelObject", "Liveness", "Load", "Version", "Readiness"),
     }

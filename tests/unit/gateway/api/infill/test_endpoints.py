@@ -5,7 +5,7 @@ import json
 import grpc
 import pytest
 
-from gateway.api.infill.schema import Infilled
+from gateway.api.infill.schema import LlamaText
 from gateway.api.openai.answer_schema import ChatCompletion, ChatCompletionChunk
 from proto.sampling_pb2 import LENGTH
 from tests.unit.gateway.api.anthropic.test_messages import STORY
@@ -66,14 +66,14 @@ async def test_parameters_of_mistrals_api(gateway):
 
 async def test_llama_cpps_api(gateway):
     answer = (await posted(gateway, "/infill", **INFILL)).json()
-    Infilled.model_validate(answer, strict=True)
+    LlamaText.model_validate(answer, strict=True)
     assert (answer["content"], answer["stop"], answer["stop_type"]) == (STORY, True, "eos")
     counts = ("tokens_predicted", "tokens_evaluated", "tokens_cached")
     assert [answer[name] for name in counts] == [12, 3, 2]
     assert (answer["timings"]["prompt_n"], answer["timings"]["predicted_n"]) == (1, 12)
     assert answer["generation_settings"] == {"n_ctx": 2048}
     assert gap_of(gateway) == GAP
-    *parts, last = await pieces(gateway, Infilled, "/infill", **INFILL)
+    *parts, last = await pieces(gateway, LlamaText, "/infill", **INFILL)
     assert "".join(part["content"] for part in parts) == STORY
     assert {part["stop"] for part in parts} == {False}
     changing = {"content", "timings"}
@@ -97,7 +97,7 @@ async def test_a_prompt_that_is_only_cached(gateway):
     answer = (await posted(gateway, "/infill", **INFILL, n_predict=0)).json()
     assert (answer["content"], answer["tokens_predicted"]) == ("", 0)
     assert gateway.tokenizer.requests[-1].max_tokens == 1
-    assert len(await pieces(gateway, Infilled, "/infill", **INFILL, n_predict=0)) == 1
+    assert len(await pieces(gateway, LlamaText, "/infill", **INFILL, n_predict=0)) == 1
 
 
 async def test_how_an_answer_ended(gateway):
