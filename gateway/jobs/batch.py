@@ -11,6 +11,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from pydantic_core import from_json
@@ -160,12 +161,12 @@ class BatchWork:
         free = asyncio.Semaphore(self._at_once)
 
         async def ask(number: int, line: bytes) -> None:
-            try:
-                outcome, result = await self._ask(job, batch["endpoint"], line)
-                await self._store.add_result(job.tenant, batch, job.lease, number, outcome, result)
-            finally:
-                free.release()
-                self._asked.release(len(line))
+            outcome, result = await self._ask(job, batch["endpoint"], line)
+            await self._store.add_result(job.tenant, batch, job.lease, number, outcome, result)
+
+        def end(size: int, _: object) -> None:
+            free.release()
+            self._asked.release(size)
 
         number = 0
         try:
@@ -176,10 +177,12 @@ class BatchWork:
                 async for _, line in lines:
                     if not _has(done, number):
                         await free.acquire()
-                        if self._draining:
-                            break
                         await self._asked.acquire(len(line))
-                        tasks.create_task(ask(number, line))
+                        if self._draining:
+                            self._asked.release(len(line))
+                            break
+                        # Not at the end of `ask`: who is cancelled before he begins does not come there.
+                        tasks.create_task(ask(number, line)).add_done_callback(partial(end, len(line)))
                     number += 1
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None

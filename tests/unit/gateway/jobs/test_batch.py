@@ -315,6 +315,27 @@ async def test_lines_that_are_asked_at_once_have_no_more_room_than_a_body():
     assert held[-2:] == [30, 2]
 
 
+async def test_no_room_is_lost_with_a_batch_that_is_cancelled(fleet, monkeypatch):
+    """Also of lines that are given up before they have begun."""
+    asked, rooms = asyncio.Event(), []
+    monkeypatch.setattr(batch_module, "Room", lambda most: (rooms.append(Room(most)), rooms[-1])[1])
+
+    async def never(request, context):
+        asked.set()
+        await asyncio.Event().wait()
+        yield
+
+    fleet.tokenizer.generate = never
+    gateway = await fleet.start()
+    made = await begun(gateway, map(line_of, NAMES))
+    await asked.wait()
+    await gateway.client.batches.cancel(made.id)
+    async with asyncio.timeout(60):
+        while any(room._used for room in rooms):
+            await asyncio.sleep(0.01)
+    assert rooms
+
+
 async def test_too_many_lines(fleet, monkeypatch):
     monkeypatch.setattr(batch_module, "MAX_LINES", 2)
     gateway = await fleet.start()
