@@ -99,6 +99,11 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(100_000, 50, 50)
 
 
+def pytest_sessionfinish() -> None:
+    """What is left now ends with the process."""
+    gc.freeze()
+
+
 def pytest_runtest_teardown() -> None:
     """What loads a model sets PyTorch's threads for the process. Tests after it would wait for the slowest of
     them in each product, however small: twenty times as long, where all cores compute."""
