@@ -305,10 +305,16 @@ def app_of(
     )
 
 
+@pytest.fixture(scope="session")
+def refusing_app() -> FastAPI:
+    """It keeps nothing of a request: one for all tests, as to make it takes longer than what they ask."""
+    return app_of(NoTokenizer())
+
+
 @pytest_asyncio.fixture
-async def refusing() -> AsyncIterator[httpx.AsyncClient]:
+async def refusing(refusing_app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a gateway, in this process, that is expected to refuse everything."""
-    transport = httpx.ASGITransport(app_of(NoTokenizer()))
+    transport = httpx.ASGITransport(refusing_app)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=JSON) as http:
         yield http
 
