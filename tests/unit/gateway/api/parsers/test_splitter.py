@@ -986,7 +986,7 @@ PARTS = sorted(
 
 
 @pytest.mark.parametrize("name", CALLS)
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(parts=st.lists(st.sampled_from(PARTS), max_size=8), seed=st.integers(0, 2**16), thinking=st.booleans())
 def test_any_text_at_any_cut(name, parts, seed, thinking):
     form = form_of(name, thoughts_of(name, "think"), thinking=thinking and name != "functionary32")
