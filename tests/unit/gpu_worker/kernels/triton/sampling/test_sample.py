@@ -31,8 +31,16 @@ def sizes(request, monkeypatch: pytest.MonkeyPatch) -> None:
                 monkeypatch.setattr(module, name, value)
 
 
+# Vocabularies that divide into tiles and that do not, of one tile, and of many small or two real ones.
+@pytest.mark.parametrize(
+    ("sizes", "count", "vocabulary"),
+    [
+        *((sizes, 36, 97) for sizes in SIZES),
+        *(("small", 18, 96), ("real", 5, draw.TILE + 70), ("small", 5, draw.TILE + 70)),
+    ],
+    indirect=["sizes"],
+)
 @pytest.mark.usefixtures("sizes")
-@pytest.mark.parametrize(("count", "vocabulary"), [(36, 97), (18, 96), (5, draw.TILE + 70)])
 def test_chooses_what_the_reference_chooses(make, count: int, vocabulary: int) -> None:
     """All kinds of parameters, over logits with many ties."""
     scores, slots, known, state = random_step(make, count, vocabulary)
