@@ -73,6 +73,13 @@ def without(whole: dict[str, Any], usual: dict[str, Any]) -> Iterator[tuple[str,
     )
 
 
+@pytest.fixture
+def unprinted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers makes a text of each configuration for a log that nobody reads: a quarter of the time."""
+    monkeypatch.setattr(transformers.PreTrainedConfig, "__repr__", object.__repr__)
+
+
+@pytest.mark.usefixtures("unprinted")
 @pytest.mark.parametrize(("architecture", "given"), list(configurations()))
 def test_a_missing_key_has_the_value_of_transformers(
     tmp_path: Path, architecture: str, given: dict[str, Any]

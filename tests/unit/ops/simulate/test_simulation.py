@@ -103,9 +103,9 @@ def test_one_that_cannot_fit_is_refused_and_the_others_are_served() -> None:
     ],
 )
 def test_leaps_change_nothing_and_nothing_is_lost(kind, rate, setting) -> None:
-    load = Load(kind, requests=150, rate=rate, output_lengths=(1, 80), tenants=3, seed=4)
+    load = Load(kind, requests=80, rate=rate, output_lengths=(1, 80), tenants=3, seed=4)
     arrivals = list(load.arrivals())
-    simulation = Simulation(setting, QUICK, 150)
+    simulation = Simulation(setting, QUICK, 80)
     found: Any = simulation.run(iter(arrivals)).summary()
     by_steps: Any = run(setting, arrivals, QUICK, leaps=False).summary()
     # Within a leap blocks are taken to be held in the mean; all else is the same to the picosecond.
@@ -114,7 +114,7 @@ def test_leaps_change_nothing_and_nothing_is_lost(kind, rate, setting) -> None:
     due = [each.output_tokens + sum(turn.output_tokens for turn in each.turns) for each in arrivals]
     assert found["refused"] == 0
     assert found["output_tokens"] == sum(due)
-    assert simulation.ledger.ended == simulation.ledger.asked == 150
+    assert simulation.ledger.ended == simulation.ledger.asked == 80
     assert not simulation._lives
     assert all(worker.scheduler.idle and not worker.scheduler.held_blocks for worker in simulation._workers)
 
