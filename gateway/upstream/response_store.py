@@ -58,7 +58,8 @@ return 1
 )
 
 # ARGV[7], ARGV[8] key and owner of a lease; ARGV[9] the first event's number, ARGV[10] and so on the events.
-# Returns 0 if the lease is lost, or the record is gone: with all its events it may be too large.
+# Returns 0 if the lease is lost, or the record is gone: with all its events it may be too large. A response
+# that is being made counts as new.
 _APPEND = (
     HELD
     + COMMON
@@ -75,7 +76,7 @@ end
 for place = 10, #ARGV do
   redis.call('XADD', events, string.format('%d-0', ARGV[9] + place - 9), 'e', ARGV[place])
 end
-redis.call('PEXPIRE', events, redis.call('PTTL', key))
+touch(name)
 return 1
 """
 )

@@ -96,6 +96,17 @@ async def test_the_oldest_of_a_tenant_go_and_then_those_of_all(store: ResponseSt
     assert await kept(store, "a:1") == [3, 4], "what was deleted takes no room"
 
 
+async def test_a_response_that_is_being_made_is_not_the_oldest(
+    store: ResponseStore, line: Line, prefix: str
+) -> None:
+    for number, record in ((1, {}), (2, {"a": TEXT})):
+        await store.put("a", name(number), record)
+        await line.execute(("ZADD", f"{prefix}responses:tenant:a", number, f"{name(number)}:a"))
+    await store.append("a", name(1), 0, [b"{}"])
+    await store.put("a", name(3), {"a": TEXT})
+    assert await kept(store, "a") == [1, 3]
+
+
 async def test_nothing_is_left_of_what_has_run_out(line: Line, prefix: str) -> None:
     store = ResponseStore(line, prefix, seconds=600, tenant_bytes=3 * ROOM, all_bytes=5 * ROOM)
     for number in (1, 2):
