@@ -8,7 +8,7 @@ it: complete ones, the oldest first, and then those under way. So nobody loses a
 more. After the prefix and `claims:` the keys are, where <key> is `<tenant>:<digest of the key>`:
 
     of:<key>               hash: `print`, the fingerprint of the request; `owner`, who makes the answer;
-                           `done`, once it is complete; `wanted`, when somebody last waited for it;
+                           `done`, once it is complete; `wanted`, when somebody else last waited for it;
                            `turn`, which names the last entries that were added
     answer:<key>:<owner>   stream: the head of the answer, pieces of its body, its end
     sizes                  hash: bytes of an answer and its keys, by `<owner>:<key>`; in the field '' of all
@@ -19,6 +19,7 @@ more. After the prefix and `claims:` the keys are, where <key> is `<tenant>:<dig
 
 import hashlib
 import secrets
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -36,7 +37,9 @@ LEASE_SECONDS = 10.0
 READ_AT_ONCE = 4
 """Entries that are read at once. Each may have 64 KiB, and waits for a client that may be slow."""
 BLOCK_SECONDS = 1.0
-"""Time between two looks at a claim, while nothing of its answer comes."""
+"""Time between two looks at a claim by whoever waits for its answer."""
+WANTED_SECONDS = 3 * BLOCK_SECONDS
+"""Time after the last look at which nobody waits any more."""
 MOST_UNANSWERED = 1024
 """Claims without a reply whose owners a gateway remembers; the latest are kept."""
 KEYS_BYTES = 6144
@@ -97,7 +100,7 @@ _TAKE = (
     + """
 local print = redis.call('HGET', claim, 'print')
 if print and not owned() then return {print, redis.call('HGET', claim, 'owner')} end
-redis.call('HSET', claim, 'print', ARGV[4], 'owner', owner, 'wanted', now)
+redis.call('HSET', claim, 'print', ARGV[4], 'owner', owner, 'wanted', 0)
 last()
 return {ARGV[4], owner}
 """
@@ -247,6 +250,7 @@ class Claim:
         """The answer as it comes, without its end. Raises `ClaimLost`, `Overloaded`."""
         place: bytes = b"0"
         line: Line | None = None
+        looked = time.monotonic()
         with ExitStack() as waiting:
             while True:
                 found = await lasting(partial(self._read, line, place), LEASE_SECONDS)
@@ -256,10 +260,12 @@ class Claim:
                     yield kind, value
                 if found:
                     place = found[-1][0]
+                if found and time.monotonic() < looked + BLOCK_SECONDS:
                     continue
+                looked = time.monotonic()
                 if not await lasting(lambda: self.run(_WAIT, 0), LEASE_SECONDS):
                     raise ClaimLost
-                if line is None:
+                if not found and line is None:
                     waiting.enter_context(self._claims.followers.place(self._tenant))
                     line = self._claims.connect()
                     waiting.callback(line.close)

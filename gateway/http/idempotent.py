@@ -6,7 +6,8 @@ and gets the answer that the first one got or gets, from whichever gateway. It i
 another body is refused.
 
 Errors are not kept: after one the same key may be tried again. When the client of the first request leaves,
-its answer is made to the end if somebody comes for it soon.
+its answer is made to the end if somebody comes for it soon; when it says that it wants no more, if somebody
+waits for it already.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import aclosing
+from math import inf
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -24,7 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gateway.errors import BadRequest, GatewayError, Unavailable
 from gateway.http.body_memory import MAX_BODY_BYTES, SMALL, Held, body_too_large
 from gateway.http.caller import Caller
-from gateway.http.claims import HEAD, LEASE_SECONDS, PIECE, Claim, ClaimLost, Claims, Entry
+from gateway.http.claims import HEAD, LEASE_SECONDS, PIECE, WANTED_SECONDS, Claim, ClaimLost, Claims, Entry
 from gateway.http.connection import Disconnected, while_connected
 from gateway.http.error_shape import last_words, refusal
 
@@ -204,10 +206,12 @@ class _Making:
 
     async def _while_wanted(self, working: "asyncio.Future[None]") -> None:
         """The client has left: return when the answer is made, or nobody has come for it."""
-        left = time.monotonic()
+        cancelled = self._scope["state"].get("cancelled", False)
+        left, alone = (-inf, WANTED_SECONDS) if cancelled else (time.monotonic(), ALONE_SECONDS)
+        self._more.set()  # so that it is known soon whether somebody waits
         while not (working.done() or self._lost):
             await asyncio.wait({working}, timeout=1)
-            if min(time.monotonic() - left, self._unwanted) > ALONE_SECONDS:
+            if min(time.monotonic() - left, self._unwanted) > alone:
                 break
         self._gone.set()
 

@@ -64,7 +64,7 @@ class SocketSession:
             return
         finally:
             for request in self._requests.values():
-                request.cancel()
+                request.leave()
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _next(self) -> str | None:
@@ -114,10 +114,10 @@ class SocketSession:
             headers[b"authorization"] = b"Bearer " + self._key.encode()
         if frame.idempotency_key is not None:
             headers[b"idempotency-key"] = frame.idempotency_key.encode()
-        request = _OwnRequest(frame.id, self._socket, lambda: self._requests.pop(frame.id, None))
-        self._requests[frame.id] = request
         scope = json_post(frame.path, len(body), headers, come_from=self._socket.scope)
-        task = asyncio.create_task(request.run(self._app, scope, body), name="request of a socket")
+        request = _OwnRequest(frame.id, self._socket, scope, lambda: self._requests.pop(frame.id, None))
+        self._requests[frame.id] = request
+        task = asyncio.create_task(request.run(self._app, body), name="request of a socket")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -125,23 +125,28 @@ class SocketSession:
 class _OwnRequest:
     """One request, whose answer goes to the socket in frames."""
 
-    def __init__(self, id_: str, socket: WebSocket, ended: Callable[[], object]) -> None:
+    def __init__(self, id_: str, socket: WebSocket, scope: Scope, ended: Callable[[], object]) -> None:
         """`ended`: called once, as soon as the client has been told of the end."""
-        self._id, self._socket, self._ended = id_, socket, ended
-        self._cancelled = asyncio.Event()
+        self._id, self._socket, self._scope, self._ended = id_, socket, scope, ended
+        self._left = asyncio.Event()
         self._over = False
         self._status = 0
         self._pieces: Pieces | None = None
         self._body = bytearray()
 
     def cancel(self) -> None:
-        """The client wants no more: as if it had closed a connection."""
-        self._cancelled.set()
+        """The client wants no more, and does not come back for the answer."""
+        self._scope["state"]["cancelled"] = True
+        self.leave()
 
-    async def run(self, app: ASGIApp, scope: Scope, body: bytes) -> None:
+    def leave(self) -> None:
+        """As if the client had closed a connection."""
+        self._left.set()
+
+    async def run(self, app: ASGIApp, body: bytes) -> None:
         # An error that nobody has planned is raised once more after it was answered and logged.
         with contextlib.suppress(Exception):
-            await app(scope, self._receiver(body), self._send)
+            await app(self._scope, self._receiver(body), self._send)
         if not self._over:
             await self._end(end_frame(self._id, cancelled=True))
 
@@ -159,13 +164,13 @@ class _OwnRequest:
         async def receive() -> Message:
             for message in messages:
                 return message
-            await self._cancelled.wait()
+            await self._left.wait()
             return {"type": "http.disconnect"}
 
         return receive
 
     async def _send(self, message: Message) -> None:
-        if self._cancelled.is_set() or self._over:
+        if self._left.is_set() or self._over:
             return
         if message["type"] == "http.response.start":
             self._status = message["status"]

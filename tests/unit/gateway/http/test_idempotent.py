@@ -198,6 +198,27 @@ async def test_nobody_comes_back(two, tokenizer, monkeypatch, line, prefix):
     assert late.text.endswith("data: [DONE]\n\n")
 
 
+async def test_who_follows_a_stream_without_pauses_has_it_to_the_end(two, tokenizer, monkeypatch):
+    """The client of the first request has left long before."""
+    monkeypatch.setattr(idempotent, "ALONE_SECONDS", 0.5)
+    monkeypatch.setattr(store, "BLOCK_SECONDS", 0.2)
+
+    async def generate(request, context):
+        yield TextChunk(prompt=PromptInfo(tokens=len(PROMPT_TOKENS)))
+        for number in range(60):
+            reason = STOP if number == 59 else NOT_FINISHED
+            yield TextChunk(deltas=[TextDelta(text="a", token_ids=[number], finish_reason=reason)])
+            await asyncio.sleep(0.05)
+
+    tokenizer.generate = generate
+    ask = ASK | {"stream": True, "max_tokens": 60}
+    async with two[0].stream("POST", PATH, json=ask, headers=KEY) as first:
+        await anext(first.aiter_bytes())
+    second = await kept(two[1], stream=True, max_tokens=60)
+    assert second.text.endswith("data: [DONE]\n\n")
+    assert len(tokenizer.requests) == 1
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_follower_holds_its_body_until_the_answer_begins(backend, claims, tokenizer, stream):
     app, halting = app_of(backend, stores=stores_of(claims=claims)), Halting(tokenizer)
@@ -268,6 +289,35 @@ async def test_a_key_of_a_socket_is_that_of_http(backend, claims, tokenizer):
         answer = await http.post(PATH, json=ASK, headers={"Idempotency-Key": "❄".encode()})
         assert answer.json() == made[0]
     assert len(tokenizer.requests) == 2
+
+
+@pytest.mark.parametrize("followed", [False, True])
+async def test_what_is_cancelled_on_a_socket_ends_unless_somebody_waits(backend, claims, tokenizer, followed):
+    """It does not wait for a client that comes back."""
+    halting, ask = Halting(tokenizer), ASK | {"stream": True}
+    app = app_of(backend, stores=stores_of(claims=claims))
+    async with (
+        serving(app) as server,
+        client_of(server) as http,
+        connect(f"ws://127.0.0.1:{server.port}/v1/stream", proxy=None) as socket,
+    ):
+        frame = {"type": "request", "id": "a", "path": PATH, "body": ask, "idempotency_key": "order-7"}
+        await socket.send(json.dumps(frame))
+        assert json.loads(await socket.recv())["type"] == "event"
+        if followed:
+            second = asyncio.ensure_future(http.post(PATH, json=ask, headers=KEY))
+            async with asyncio.timeout(60):
+                while not len(claims.followers):
+                    await asyncio.sleep(0.01)
+        await socket.send('{"type": "cancel", "id": "a"}')
+        if followed:
+            await asyncio.sleep(1.5)
+            halting.go_on.set()
+            assert (await second).text.endswith("data: [DONE]\n\n")
+        else:
+            await asyncio.wait_for(tokenizer.cancelled.wait(), idempotent.ALONE_SECONDS / 2)
+        assert json.loads(await socket.recv()) == {"type": "end", "id": "a", "cancelled": True}
+    assert len(tokenizer.requests) == 1
 
 
 async def test_a_huge_body_with_its_length_is_refused_before_it_is_sent(backend, claims):
