@@ -24,7 +24,8 @@ function draw() {
   frame = 0;
   const at_end = scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < 60;
   const page = {
-    chat, editing, live: running?.message, writing: running?.writing, families: chats.families(chat.messages),
+    chat, editing, live: running?.message, writing: running?.writing,
+    families: chats.families(chat.messages), open: chats.unanswered(chat),
   };
   patch($("log"), chats.path(chat).map(place => turn(place, page)));
   if (at_end) scroll.scrollTop = scroll.scrollHeight;
@@ -35,6 +36,11 @@ function refresh() {
   document.title = chat.title ? `${chat.title} – Quire` : "Quire";
   $("welcome").hidden = chat.messages.length > 0;
   $("exports").hidden = !chat.messages.length;
+  form();
+}
+
+// The message that is being written, and what can be done with it.
+function form() {
   $("send").textContent = running ? "Stop" : "Send";
   $("send").disabled = !running && !((box.value.trim() || attached.length) && $("model").value);
   $("attach").hidden = !sees();
@@ -345,7 +351,7 @@ $("form").addEventListener("submit", event => {
   renew();
   say(box.value.trim());
 });
-box.addEventListener("input", refresh);
+box.addEventListener("input", form);
 // Whether the key is one of an input method's. Safari's Enter that ends it comes after it has ended, with this code.
 const composing = event => event.isComposing || event.keyCode === 229;
 

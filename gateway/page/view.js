@@ -42,7 +42,7 @@ export const thumbnails = once(images => images.map((src, place) => node("li", [
 
 // Message number `place` of the conversation `page.chat`. `page.live`: the message that is under way, if any;
 // `page.writing`: the answers in it that have not ended; `page.editing`: the question that is being edited;
-// `page.families`: those of the messages.
+// `page.families`: those of the messages; `page.open`: the calls that have no result yet.
 export function turn(place, page) {
   const message = page.chat.messages[place];
   const kind = {user: question, tool: result}[message.role] ?? (message.beside ? answers : answer);
@@ -102,7 +102,7 @@ function answer(message, page) {
 const written = (message, {live, writing}) => writing ? writing.has(message) : message === live;
 
 function body(message, page) {
-  const out = [], {chat} = page, live = written(message, page);
+  const out = [], {open: calls = unanswered(page.chat)} = page, live = written(message, page);
   if (message.reasoning_content) {
     const thinking = live && !message.content && !message.tool_calls.length;
     const title = thinking ? "Thinking…" : "Thoughts";
@@ -113,8 +113,7 @@ function body(message, page) {
     out.push(fold(`Call of ${nameOf(call)}`, [code(givenTo(call))]));
   }
   if (live) return [...out, node("span", [], {class: "cursor"})];
-  const looked = message.tool_calls.length && !page.live ? unanswered(chat) : [];
-  const open = looked.filter(call => message.tool_calls.includes(call)).map(field);
+  const open = page.live ? [] : calls.filter(call => message.tool_calls.includes(call)).map(field);
   if (open.length) out.push(node("div", [...open, button("Send results", "results")], {class: "results"}));
   if (message.error) out.push(node("div", [message.error], {class: "error", role: "alert"}));
   return out;

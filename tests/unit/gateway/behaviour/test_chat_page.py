@@ -375,6 +375,8 @@ def test_an_answer_is_put_together_from_its_events(run):
         for trees in (shown, with_result, later)
     ]
     assert fields == [["call-0", "call-1"], ["call-1"], []]
+    (known,) = run("view.js", "chat => page.turn(1, {chat, open: []})", [{"messages": [question, message]}])
+    assert "input" not in {tree["tag"] for tree, _ in elements([known])}, "whoever draws looks once"
 
 
 ANSWER = [
@@ -530,6 +532,16 @@ $("form").requestSubmit();
 await until(() => document.querySelectorAll(".facts:not(:empty)").length === 2);
 const texts = JSON.parse(localStorage.getItem(name)).messages.map(({content}) => content);
 const seen = {sent, own, texts};
+"""
+TYPED = """
+$("message").value = "One";
+$("form").requestSubmit();
+await until(() => document.querySelector(".facts")?.textContent);
+$("log").append("not drawn anew");
+const disabled = $("send").disabled;
+$("message").value = "Two\\nlines";
+$("message").dispatchEvent(new Event("input"));
+const seen = {log: $("log").textContent, disabled: [disabled, $("send").disabled]};
 """
 RESULTS_ELSEWHERE = """
 $("tools").value = JSON.stringify([{type: "function", function: {name: "f", parameters: {type: "object"}}}]);
@@ -698,6 +710,13 @@ async def test_an_answer_outlasts_a_click_on_its_chat_and_is_taken_from_another_
     assert shown["sent"] == 0, "the key is the input method's"
     assert "So." in shown["own"]
     assert shown["texts"] == ["One", "All that another tab was told.", "Two", "So."]
+
+
+async def test_what_is_typed_draws_no_conversation_anew(browse, tokenizer):
+    tokenizer.generate = says_so
+    shown = await browse("/", READY + TYPED)
+    assert shown["log"].endswith("not drawn anew")
+    assert shown["disabled"] == [True, False]
 
 
 async def test_results_that_another_tab_has_sent_are_not_sent_again(browse, tokenizer):
