@@ -7,7 +7,7 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import grpc
@@ -97,7 +97,7 @@ class Engine:
             if not group.unfinished:
                 call.end()
             self._deliver(outcome, {})
-            self._wake()
+            self._wake(self._links_for(group))
         return group, call
 
     def hand_over(self, longest: int) -> None:
@@ -111,18 +111,20 @@ class Engine:
     def end_sequence(self, group: SequenceGroup, index: int) -> None:
         """End one sequence of a request; its caller wants no more of it."""
         with self._guard:
+            links = self._links_for(group)
             self.fleet.end_sequence(group, index)
             if not group.unfinished and group in self._calls:
                 self._calls[group].end()
-            self._wake()
+            self._wake(links)
 
     def close(self, group: SequenceGroup) -> None:
         """End a request; its blocks and slots are free from now on."""
         if self._calls.pop(group, None) is not None:
             self.measures.ended(group, self._times.pop(group))
             with self._guard:
+                links = self._links_for(group)
                 self.fleet.cancel(group)
-                self._wake()
+                self._wake(links)
 
     async def record(self) -> None:
         """Write a recording of each worker."""
@@ -304,8 +306,15 @@ class Engine:
             self._times[group].first_token()
         call.add(response)
 
-    def _wake(self) -> None:
-        for link in self.links.values():
+    def _links_for(self, group: SequenceGroup) -> list[WorkerLink]:
+        """The workers that may have something to plan once the request comes, or ends: to be asked before it
+        ends. A worker that is set aside for suspects may then give requests to others."""
+        home = self.fleet.home(group)
+        return [link for each, link in self.links.items() if each is home or self.fleet.isolates]
+
+    def _wake(self, links: Iterable[WorkerLink] | None = None) -> None:
+        """Let these workers plan again; None: all."""
+        for link in self.links.values() if links is None else links:
             link.wake()
 
 

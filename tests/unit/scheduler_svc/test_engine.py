@@ -163,16 +163,26 @@ async def test_a_call_ends_with_its_last_sequence(rig: Rig) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_a_result_wakes_no_other_worker(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Among many each would be asked for a plan as often as all of them have results."""
+async def test_a_request_wakes_its_own_worker_alone(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among many workers each would be asked for a plan as often as all of them have requests or results."""
     await rig.join()
     await rig.join(2)
-    group, call = rig.open([4])
     woken: list[WorkerLink] = []
-    (other,) = (link for home, link in rig.engine.links.items() if home is not rig.engine.fleet.home(group))
-    monkeypatch.setattr(other, "wake", lambda: woken.append(other))
-    assert await tokens_of(call) == {0: rig.expected([4])}
-    assert not woken
+    wake = WorkerLink.wake
+    monkeypatch.setattr(WorkerLink, "wake", lambda self: (woken.append(self), wake(self)))
+    group, call = rig.open([4], n=2)
+    own = rig.engine.links[rig.engine.fleet.home(group)]
+    assert woken == [own]
+    rig.engine.end_sequence(group, 1)
+    assert woken == [own, own]
+    assert (await tokens_of(call))[0] == rig.expected([4])
+    rig.engine.close(group)
+    assert set(woken) == {own}
+    cancelled, _ = rig.open([4])
+    own = rig.engine.links[rig.engine.fleet.home(cancelled)]
+    woken.clear()
+    rig.engine.close(cancelled)
+    assert woken == [own]
 
 
 async def test_states_are_watched(rig: Rig) -> None:
