@@ -40,15 +40,17 @@ class EmbedTokensResponse(_message.Message):
     def __init__(self, embedding: _Optional[bytes] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("start", "end_sequence")
+    __slots__ = ("start", "end_sequence", "resumed")
     START_FIELD_NUMBER: _ClassVar[int]
     END_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    RESUMED_FIELD_NUMBER: _ClassVar[int]
     start: Start
     end_sequence: int
-    def __init__(self, start: _Optional[_Union[Start, _Mapping]] = ..., end_sequence: _Optional[int] = ...) -> None: ...
+    resumed: SequenceSoFar
+    def __init__(self, start: _Optional[_Union[Start, _Mapping]] = ..., end_sequence: _Optional[int] = ..., resumed: _Optional[_Union[SequenceSoFar, _Mapping]] = ...) -> None: ...
 
 class Start(_message.Message):
-    __slots__ = ("request_id", "prompt_tokens", "sampling", "stop", "n", "cache_salt", "resumed", "fingerprint", "tenant", "user", "priority", "beams", "rolling_context", "scored_tokens", "predicted_tokens", "adapter", "images")
+    __slots__ = ("request_id", "prompt_tokens", "sampling", "stop", "n", "cache_salt", "resumed", "more_resumed", "fingerprint", "tenant", "user", "priority", "beams", "rolling_context", "scored_tokens", "predicted_tokens", "adapter", "images")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
@@ -56,6 +58,7 @@ class Start(_message.Message):
     N_FIELD_NUMBER: _ClassVar[int]
     CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
     RESUMED_FIELD_NUMBER: _ClassVar[int]
+    MORE_RESUMED_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
@@ -73,6 +76,7 @@ class Start(_message.Message):
     n: int
     cache_salt: str
     resumed: _containers.RepeatedCompositeFieldContainer[SequenceSoFar]
+    more_resumed: int
     fingerprint: str
     tenant: str
     user: str
@@ -83,7 +87,7 @@ class Start(_message.Message):
     predicted_tokens: bytes
     adapter: str
     images: _containers.RepeatedCompositeFieldContainer[_images_pb2.PromptImage]
-    def __init__(self, request_id: _Optional[str] = ..., prompt_tokens: _Optional[bytes] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., stop: _Optional[_Union[_sampling_pb2.StopConditions, _Mapping]] = ..., n: _Optional[int] = ..., cache_salt: _Optional[str] = ..., resumed: _Optional[_Iterable[_Union[SequenceSoFar, _Mapping]]] = ..., fingerprint: _Optional[str] = ..., tenant: _Optional[str] = ..., user: _Optional[str] = ..., priority: _Optional[int] = ..., beams: _Optional[_Union[_sampling_pb2.BeamSearch, _Mapping]] = ..., rolling_context: _Optional[bool] = ..., scored_tokens: _Optional[int] = ..., predicted_tokens: _Optional[bytes] = ..., adapter: _Optional[str] = ..., images: _Optional[_Iterable[_Union[_images_pb2.PromptImage, _Mapping]]] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., prompt_tokens: _Optional[bytes] = ..., sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., stop: _Optional[_Union[_sampling_pb2.StopConditions, _Mapping]] = ..., n: _Optional[int] = ..., cache_salt: _Optional[str] = ..., resumed: _Optional[_Iterable[_Union[SequenceSoFar, _Mapping]]] = ..., more_resumed: _Optional[int] = ..., fingerprint: _Optional[str] = ..., tenant: _Optional[str] = ..., user: _Optional[str] = ..., priority: _Optional[int] = ..., beams: _Optional[_Union[_sampling_pb2.BeamSearch, _Mapping]] = ..., rolling_context: _Optional[bool] = ..., scored_tokens: _Optional[int] = ..., predicted_tokens: _Optional[bytes] = ..., adapter: _Optional[str] = ..., images: _Optional[_Iterable[_Union[_images_pb2.PromptImage, _Mapping]]] = ...) -> None: ...
 
 class SequenceSoFar(_message.Message):
     __slots__ = ("index", "tokens", "finished")

@@ -15,7 +15,8 @@ from ops.runtime.light_spans import written
 from ops.runtime.telemetry import served
 from proto.rpc.call import Status
 from proto.rpc.resume import LOST, OUTSIDE
-from proto.scheduler_pb2 import EmbedTokensRequest, EmbedTokensResponse, GenerateRequest
+from proto.sampling import MAX_SEQUENCES
+from proto.scheduler_pb2 import EmbedTokensRequest, EmbedTokensResponse, GenerateRequest, Start
 from proto.scheduler_pb2_grpc import SchedulerServicer
 from scheduler_svc.call import Call
 from scheduler_svc.core.errors import (
@@ -73,6 +74,7 @@ class SchedulerService(SchedulerServicer):
         first = await anext(incoming_messages, None)
         if first is None or first.WhichOneof("kind") != "start":
             raise RequestRefused("start", "the first message of a call must carry start")
+        await _complete(first.start, incoming_messages)
         request = request_from(first.start, written(span), _deadline(context))
         with self._opened(request, context, span) as (group, call, states):
             listener = asyncio.ensure_future(self._listen(incoming_messages, group))
@@ -114,6 +116,17 @@ class SchedulerService(SchedulerServicer):
                 raise RequestRefused("end_sequence", "names no sequence of this request")
             if group.request.beams is None:  # the answers of a beam search come when all of it has ended
                 self._engine.end_sequence(group, message.end_sequence)
+
+
+async def _complete(start: Start, messages: AsyncIterator[GenerateRequest]) -> None:
+    """Add to `start.resumed` what follows in messages of its own. Raises `RequestRefused`."""
+    if start.more_resumed > MAX_SEQUENCES:
+        raise RequestRefused("more_resumed", f"more_resumed must be at most {MAX_SEQUENCES}")
+    for _ in range(start.more_resumed):
+        message = await anext(messages, None)
+        if message is None or message.WhichOneof("kind") != "resumed":
+            raise RequestRefused("resumed", "fewer messages with it follow than start.more_resumed says")
+        start.resumed.append(message.resumed)
 
 
 def _deadline(context: Any) -> float:

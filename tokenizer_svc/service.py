@@ -311,7 +311,8 @@ class TokenizerService(TokenizerServicer):
         metadata, timeout = (*traced, *resumption.metadata()), context.time_remaining()
         call = self._scheduler.Generate(metadata=metadata, timeout=timeout, wait_for_ready=True)
         try:
-            await _write(call, GenerateRequest(start=generation.start()))
+            for message in generation.opening():
+                await _write(call, message)
             await answered()
             generation.prepare()  # while the scheduler computes
             async for response in call:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from proto import arrays
 from proto.images_pb2 import PromptImage
 from proto.sampling_pb2 import StopConditions
-from proto.scheduler_pb2 import GenerateResponse, SequenceSoFar, Start, TokenLogprobs
+from proto.scheduler_pb2 import GenerateRequest, GenerateResponse, SequenceSoFar, Start, TokenLogprobs
 from proto.tokenizer_pb2 import TextChunk, TextRequest, TokenText
 from tokenizer_svc.answers.detokenizer import Detokenizer, NoText
 from tokenizer_svc.answers.prompt_scores import PromptText, text_of
@@ -15,6 +15,10 @@ from tokenizer_svc.formats.formats import Formats, said_in
 from tokenizer_svc.model.fingerprint import joined, worker_part
 from tokenizer_svc.model.tokenizer import TextModel
 from tokenizer_svc.requests.rules import stop_tokens
+
+MOST_RESUMED_BYTES = 2**20
+"""Most delivered tokens, in bytes, that go to a scheduler in one message with the prompt. A message is up to
+4 MiB; 128 sequences of 8,192 tokens come to as much."""
 
 
 class Generation:
@@ -79,11 +83,21 @@ class Generation:
         """Tokens of all sequences so far."""
         return sum(len(one.packed) // 4 for one in self._sequences.values())
 
-    def start(self) -> Start:
-        """The first message to the scheduler, with what earlier calls have delivered."""
+    def opening(self) -> list[GenerateRequest]:
+        """The first messages to the scheduler, with what earlier calls have delivered."""
+        start, later = self._start(), list[SequenceSoFar]()
+        if self.output_tokens * 4 > MOST_RESUMED_BYTES:
+            later = list(start.resumed)
+            start.more_resumed = len(later)
+            start.ClearField("resumed")
+        return [GenerateRequest(start=start), *(GenerateRequest(resumed=each) for each in later)]
+
+    def _start(self) -> Start:
         request = self._request
         so_far = [
-            SequenceSoFar(index=index, tokens=bytes(one.packed), finished=one.finished)
+            SequenceSoFar(
+                index=index, tokens=b"" if one.finished else bytes(one.packed), finished=one.finished
+            )
             for index, one in sorted(self._sequences.items())
             if one.packed or one.finished
         ]

@@ -222,6 +222,20 @@ async def test_resumed_gives_the_rest(stage: Stage) -> None:
     assert tokens == {0: whole[0][3:], 2: whole[2]}
 
 
+async def test_resumed_may_come_in_messages_of_its_own(stage: Stage) -> None:
+    await stage.join()
+    whole = [expected(stage, [1, 2], index) for index in range(3)]
+    more = [
+        GenerateRequest(resumed=SequenceSoFar(index=0, tokens=pack(whole[0][:3]))),
+        GenerateRequest(resumed=SequenceSoFar(index=1, finished=True)),
+    ]
+    messages = [start([1, 2], n=3, more_resumed=2), *more]
+    assert await collect(stage.stub.Generate(iter(messages))) == {0: whole[0][3:], 2: whole[2]}
+    for wrong in (messages[:2], [start([1, 2], n=3, more_resumed=10**6)]):
+        with pytest.raises(grpc.aio.AioRpcError, match="more_resumed"):
+            await collect(stage.stub.Generate(iter(wrong)))
+
+
 async def test_resumed_and_complete_ends_at_once(stage: Stage) -> None:
     await stage.join()
     whole = expected(stage, [1, 2])

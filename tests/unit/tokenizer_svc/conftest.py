@@ -165,6 +165,8 @@ class FakeScheduler(SchedulerServicer):
 
     async def Generate(self, requests: Any, context: Any) -> AsyncIterator[Any]:
         first = await anext(requests)
+        for _ in range(first.start.more_resumed):
+            first.start.resumed.append((await anext(requests)).resumed)
         self.starts.append(first.start)
         self.metadata.append(dict(context.invocation_metadata()))
         listening = asyncio.ensure_future(self._listen(requests))

@@ -382,8 +382,26 @@ async def test_only_unfinished_sequences_go_on(stub: Any, scheduler: Any, answer
     assert text_of(chunks) == ""
     assert text_of(chunks, 1) == ANSWER
     first, second = scheduler.starts[0].resumed
-    assert (first.finished, tuple(unpack(first.tokens))) == (True, tuple(answer))
+    assert (first.finished, first.tokens) == (True, b"")
     assert (second.finished, second.index, tuple(unpack(second.tokens))) == (False, 1, tuple(answer[:4]))
+
+
+async def test_a_wide_answer_that_has_got_far_goes_on(stub: Any, scheduler: Any) -> None:
+    """What it has is larger than a message may be."""
+
+    async def begins(start: Any, context: Any) -> AsyncIterator[GenerateResponse]:
+        for index in range(5):
+            yield GenerateResponse(deltas=[delta([5] * 220_000, index=index)])
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "it died")
+
+    async def ends(start: Any, context: Any) -> AsyncIterator[GenerateResponse]:
+        for so_far in start.resumed:
+            yield GenerateResponse(deltas=[delta([6], LENGTH, index=so_far.index)])
+
+    scheduler.scripts = [begins, ends]
+    chunks = await collect(stub, ask(n=5, no_text=True))
+    assert [len(unpack(each.tokens)) for each in scheduler.starts[1].resumed] == [220_000] * 5
+    assert all(last_of(chunks, index).finish_reason == LENGTH for index in range(5))
 
 
 @pytest.mark.parametrize("lost_after", [0, 1, 7, 12])
