@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import sys
 import time
 from collections.abc import Sequence
 
@@ -13,7 +12,7 @@ from proto.inside_pb2_grpc import add_InsideServicer_to_server
 from proto.rpc import Lease, Node, Owner, Server
 from proto.scheduler_pb2_grpc import add_SchedulerServicer_to_server
 from proto.worker_pb2_grpc import WorkerStub
-from scheduler_svc.engine import STRANDED_SECONDS, Engine
+from scheduler_svc.engine import STRANDED_SECONDS, Engine, Offer
 from scheduler_svc.inside.service import MOST_WATCHERS, InsideService
 from scheduler_svc.service import SchedulerService
 from scheduler_svc.settings import SchedulerSettings
@@ -63,6 +62,8 @@ class _Workers:
             "stalled": 0,
             "max_model_len": 0,
             "adapters": [],
+            "fingerprints": [],
+            "images": False,
             "headless": False,
             "capacity": settings.max_requests,
         }
@@ -74,7 +75,8 @@ class _Workers:
         self._server.set_capacity(self._capacity if workers else 0)
         fleet = self.engine.fleet
         self.offer.update(workers=workers, stalled=self.engine.stalled, max_model_len=max_model_len)
-        self.offer.update(adapters=fleet.adapters, headless=fleet.headless)
+        self.offer.update(adapters=fleet.adapters, fingerprints=fleet.fingerprints)
+        self.offer.update(images=fleet.images, headless=fleet.headless)
         self._changed.set()
         if not workers:
             self._stranded.set()
@@ -90,22 +92,22 @@ class _Workers:
         """Give up the calls that another scheduler has a worker for, while there is none here.
 
         Here they would only wait. Their callers make them anew at the other one. An answer that would be cut
-        short there waits `STRANDED_SECONDS` for a worker here.
+        short there, or that may not go on there, waits `STRANDED_SECONDS` for a worker here.
         """
         while True:
             await self._stranded.wait()
             self._stranded.clear()
             since = time.monotonic()
             while not self.offer["workers"]:
-                if self._server.busy and (longest := await self._longest_elsewhere()):
+                if self._server.busy and (offers := await self._offers_elsewhere()):
                     waited = time.monotonic() - since >= STRANDED_SECONDS
-                    self.engine.hand_over(sys.maxsize if waited else longest)
+                    self.engine.hand_over(None if waited else offers)
                 await asyncio.sleep(LOOK_SECONDS)
 
-    async def _longest_elsewhere(self) -> int:
-        """Tokens of the longest sequence that a worker of another scheduler can hold; 0 without workers."""
+    async def _offers_elsewhere(self) -> list[Offer]:
+        """What other schedulers that have workers say of them."""
         offers = [each.info for each in await peers(self._node, self._server.door)]
-        return max((offer.get("max_model_len", 0) for offer in offers if offer.get("workers")), default=0)
+        return [offer for offer in offers if offer.get("workers")]
 
     def better_elsewhere(self, others: Sequence[Lease]) -> bool:
         """Whether calls are better handed over than finished, while this process stops: see `drain.Enough`.

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import grpc
@@ -44,6 +44,9 @@ STRANDED_SECONDS = 30.0
 """Seconds for which a request waits for a worker that can go on with its answer; up to half as long again."""
 RETRY_SECONDS = 0.5
 """Pause after a worker took the call at the door and failed before it was ready."""
+
+Offer = Mapping[str, Any]
+"""What a scheduler's lease says of its workers."""
 
 Announce = Callable[[int, int], None]
 """Is called with the number of workers and the longest sequence, in tokens, that one of them can hold."""
@@ -100,12 +103,14 @@ class Engine:
             self._wake(self._links_for(group))
         return group, call
 
-    def hand_over(self, longest: int) -> None:
-        """End the calls that go on where a sequence may have `longest` tokens: their callers make them anew,
-        with another scheduler. What a suspect is suspected of goes along, or a request that ends one worker
-        after the other would go back and forth for ever."""
+    def hand_over(self, offers: Sequence[Offer] | None = None) -> None:
+        """End the calls that go on elsewhere: their callers make them anew, with another scheduler.
+
+        `offers`: what the leases of other schedulers say of their workers; None: end all. What a suspect
+        is suspected of goes along, or a request that ends one worker after the other would go back and forth
+        for ever."""
         for group, call in self._calls.items():
-            if group.needs_length <= longest:
+            if offers is None or any(_goes_on(group, offer) for offer in offers):
                 call.end(HandedOver(suspect=group.suspicion is not None))
 
     def end_sequence(self, group: SequenceGroup, index: int) -> None:
@@ -324,6 +329,18 @@ async def _ready(call: Any) -> WorkerReady:
     if event is grpc.aio.EOF or event.WhichOneof("event") != "ready":
         raise WorkerFault("its first event is not `ready`")
     return cast(WorkerReady, event.ready)
+
+
+def _goes_on(group: SequenceGroup, offer: Offer) -> bool:
+    """Whether a request goes on with the workers of that offer. It does not tell how many beams they hold."""
+    adapter, fingerprint, images = group.needs
+    return (
+        group.request.beams is None
+        and group.needs_length <= offer.get("max_model_len", 0)
+        and (not adapter or adapter in offer.get("adapters", ()))
+        and (not fingerprint or fingerprint in offer.get("fingerprints", ()))
+        and (not images or offer.get("images", False))
+    )
 
 
 def _loss(error: Exception) -> Loss:

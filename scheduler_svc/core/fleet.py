@@ -94,6 +94,17 @@ class Fleet:
         """Names of the LoRA adapters that some worker has, sorted."""
         return sorted({name for each in self.schedulers for name in each.limits.adapters})
 
+    @property
+    def fingerprints(self) -> list[str]:
+        """Fingerprints of the answers that some worker goes on with, sorted."""
+        limits = {each.limits for each in self.schedulers}  # most workers are alike
+        return sorted({each.fingerprint_of(name) for each in limits for name in ("", *each.adapters)})
+
+    @property
+    def images(self) -> bool:
+        """Whether some worker takes images."""
+        return any(each.limits.images for each in self.schedulers)
+
     def adapters_asked_for(self) -> tuple[set[str], set[str]]:
         """LoRA adapters of requests that wait, and of those that run. Empty: the model alone."""
         running = {sequence.group for each in self.schedulers for sequence in each.state.batch.running}

@@ -13,12 +13,20 @@ from ops.replay.file import read
 from ops.replay.plans import Replayed
 from proto.recording_pb2 import Recording
 from proto.sampling_pb2 import BeamSearch
+from proto.scheduler_pb2 import SequenceSoFar
 from proto.worker_pb2 import StepPlan, StepResult
 from proto.worker_pb2_grpc import WorkerStub, add_WorkerServicer_to_server
 from scheduler_svc import engine as module
 from scheduler_svc import progress, worker_link
 from scheduler_svc.call import Call
-from scheduler_svc.core.errors import RequestPoisoned, RequestRefused, RowFailed, StepRaised, TooMuchWaits
+from scheduler_svc.core.errors import (
+    HandedOver,
+    RequestPoisoned,
+    RequestRefused,
+    RowFailed,
+    StepRaised,
+    TooMuchWaits,
+)
 from scheduler_svc.core.fleet import Fleet
 from scheduler_svc.core.limits import WorkerLimits
 from scheduler_svc.core.scheduler import Scheduler
@@ -28,7 +36,7 @@ from scheduler_svc.engine import Engine
 from scheduler_svc.intake import request_from
 from scheduler_svc.settings import SchedulerSettings
 from scheduler_svc.worker_link import WorkerLink
-from tests.unit.scheduler_svc.test_service import pack, start, unpack
+from tests.unit.scheduler_svc.test_service import pack, seen, start, unpack
 
 
 class Rig:
@@ -183,6 +191,29 @@ async def test_a_request_wakes_its_own_worker_alone(rig: Rig, monkeypatch: pytes
     woken.clear()
     rig.engine.close(cancelled)
     assert woken == [own]
+
+
+@pytest.mark.parametrize(
+    ("fields", "needed"),
+    [
+        ({}, {}),
+        ({"adapter": "a"}, {"adapters": ["a"]}),
+        ({"resumed": [SequenceSoFar(tokens=pack([5]))], "fingerprint": "f"}, {"fingerprints": ["f"]}),
+        ({"images": [seen(0, 1)]}, {"images": True}),
+        ({"temperature": 0, "beams": BeamSearch(beam_width=2, length_penalty=1)}, None),
+    ],
+)
+async def test_calls_are_handed_to_who_has_what_they_need(
+    rig: Rig, fields: dict[str, Any], needed: dict[str, Any] | None
+) -> None:
+    """With another they would wait, or be refused after they were accepted."""
+    _, call = rig.open([1], **fields)
+    offer = {"workers": 1, "max_model_len": 64, "adapters": ["b"], "fingerprints": ["g"], "images": False}
+    if needed != {}:
+        rig.engine.hand_over([offer])
+        assert call.error is None
+    rig.engine.hand_over(None if needed is None else [offer, offer | needed])
+    assert isinstance(call.error, HandedOver)
 
 
 async def test_states_are_watched(rig: Rig) -> None:

@@ -33,7 +33,15 @@ from scheduler_svc.engine import Engine
 from scheduler_svc.settings import SchedulerSettings
 
 PROMPT = [3, 1, 4, 1, 5]
-OFFER = {"model": "fox", "capacity": 1024, "stalled": 0, "adapters": [], "headless": False}
+OFFER = {
+    "model": "fox",
+    "capacity": 1024,
+    "stalled": 0,
+    "adapters": [],
+    "fingerprints": [],
+    "images": False,
+    "headless": False,
+}
 
 
 def start(max_tokens: int = 12, prompt: list[int] = PROMPT) -> GenerateRequest:
@@ -87,12 +95,13 @@ async def test_serves_its_pool_and_says_so(
         # Called before there is a worker: the call waits at the door.
         call = SchedulerStub(client.channel(pool="fox")).Generate(iter([start()]), wait_for_ready=True)
 
-        workers = fake.Workers(fake.limits(max_model_len=48))
+        workers = fake.Workers(fake.limits(max_model_len=48, fingerprint="weights"))
         server = worker_node.server(pool="fox", capacity=1)
         add_WorkerServicer_to_server(workers, server)
         workers.join()
         await server.start()
-        assert await offer(client, workers=1) == OFFER | {"workers": 1, "max_model_len": 48}
+        told = {"workers": 1, "max_model_len": 48, "fingerprints": ["weights"]}
+        assert await offer(client, workers=1) == OFFER | told
 
         assert await tokens_of(call) == fake.reference(fake.request(PROMPT, max_tokens=12), 0, 48)
 
