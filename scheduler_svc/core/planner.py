@@ -58,7 +58,7 @@ def _plan_again(state: SchedulerState, empty: StepBuilder) -> StepBuilder:
 def _plan(state: SchedulerState, number: int) -> StepBuilder:
     step = StepBuilder(number, state.limits.max_step_tokens)
     state.shares.begin_step(number)
-    state.short_of_blocks = False
+    state.short_of_blocks, state.refused = False, None
     make_room(state)
     running = prefills(state)
     room = whole_images.room_beside_decodes(state, running) if state.limits.whole_images else 0

@@ -43,6 +43,8 @@ class SchedulerState:
         """All groups that have not ended, whether they wait or run."""
         self.short_of_blocks = False
         """In the last plan the first that waits found too few blocks."""
+        self.refused: tuple[Sequence, int] | None = None
+        """The first that waits, if it found too few blocks in this plan, and how many were free then."""
         self.made_room = False
         """In the last plan decodes left room for an image; see `whole_images.py`."""
         self.forks: list[Fork] = []

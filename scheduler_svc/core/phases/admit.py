@@ -24,6 +24,9 @@ def admit(state: SchedulerState, step: StepBuilder, older_than: tuple[float, ...
         candidate = waiting.peek()
         if candidate is None or (older_than is not None and state.shares.urgency(candidate) > older_than):
             return
+        free = batch.pool.free_blocks
+        if state.refused is not None and state.refused[0] is candidate and free <= state.refused[1]:
+            return  # it finds no more than before another prefill
         if limits.bidirectional and not embeddings.fits(step, limits, candidate):  # no text is cut
             return
         before = len(candidate.chain)
@@ -35,9 +38,9 @@ def admit(state: SchedulerState, step: StepBuilder, older_than: tuple[float, ...
             continue
         seen = hits[limits.outside_window(len(hits) * limits.block_size) :]
         needed = limits.blocks_at_once(len(candidate.tokens)) - len(seen) + batch.pool.idle_among(seen)
-        spare = batch.pool.free_blocks - batch.reserved() - needed
+        spare = free - batch.reserved() - needed
         if spare < 0:
-            state.short_of_blocks = True
+            state.short_of_blocks, state.refused = True, (candidate, free)
             return
         parts = partial_blocks.possible(limits, candidate, len(hits)) if limits.recurrent else ()
         if parts and partial_blocks.defer(state, candidate, parts):

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from scheduler_svc.core import step_builder
+from scheduler_svc.core.blocks import BlockPool
 from scheduler_svc.core.images import Image
 from scheduler_svc.core.phases.admit import LOOKED_UP
 from scheduler_svc.core.sequence import State
@@ -30,6 +31,24 @@ def test_a_prefix_is_shared_while_running_and_afterwards(bench: MakeBench) -> No
     other = one.arrive(prompt, max_tokens=4, salt="tenant")
     one.run()
     assert other.cached_tokens == 0
+
+
+def test_one_that_finds_too_few_blocks_looks_once_in_a_plan(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of several prefills, each asks whether an older one waits."""
+    one = bench(num_blocks=14, max_slots=8, token_budget=32, max_step_tokens=32)
+    for number in range(4):  # they wait for their grammar before their last tokens
+        one.arrive([number] * 6, grammar=b"x", max_tokens=2)
+    one.step()
+    assert [each.state for each in one.scheduler.state.batch.running] == [State.PREFILL] * 4
+    one.fleet._arrivals = -9
+    one.arrive([9] * 40, max_tokens=2)
+    looks, match = [], BlockPool.match
+    monkeypatch.setattr(BlockPool, "match", lambda pool, names: looks.append(1) or match(pool, names))
+    assert one.scheduler.plan() is None
+    assert one.scheduler.state.short_of_blocks
+    assert len(looks) == 1
 
 
 def test_output_is_cached_too(bench: MakeBench) -> None:
