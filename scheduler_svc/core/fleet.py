@@ -17,12 +17,12 @@ So other requests go on elsewhere, and new ones go there.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 
 from scheduler_svc.core.backlog import Backlog, Waiting
 from scheduler_svc.core.capabilities.roll import roll
 from scheduler_svc.core.drafters import speculation_of
 from scheduler_svc.core.errors import RequestPoisoned, RequestRefused, StepRaised
+from scheduler_svc.core.isolation import Isolation
 from scheduler_svc.core.limits import WorkerLimits, length_limit
 from scheduler_svc.core.plan import Gain, Outcome
 from scheduler_svc.core.policies import POLICIES
@@ -30,28 +30,7 @@ from scheduler_svc.core.request import Request
 from scheduler_svc.core.router import Router
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.sequence import SequenceGroup, Watch
-from scheduler_svc.core.suspicion import MAX_DEATHS, Loss, Span, Suspicion
-
-
-@dataclass(slots=True)
-class _Isolation:
-    """A worker that is set aside for suspects."""
-
-    was_idle: bool
-    """It had nothing else to do."""
-    suspect: SequenceGroup | None = None
-    """Runs there alone; None: the worker comes to rest."""
-    outputs: list[int] = field(default_factory=list)
-    """Tokens that the suspect's sequences had when it began there."""
-    held: dict[SequenceGroup, None] = field(default_factory=dict)
-    """Requests of this worker that wait until it is given back."""
-
-    def suspicion_of(self, group: SequenceGroup, spans: dict[int, Span]) -> Suspicion:
-        """A group's suspicion once the worker was lost while it computed `spans` of the group's sequences."""
-        if group is not self.suspect or group.suspicion is None:
-            return Suspicion(spans)
-        gains = (each.output_tokens - had for each, had in zip(group.sequences, self.outputs, strict=False))
-        return group.suspicion.after_death(spans, max(gains))
+from scheduler_svc.core.suspicion import MAX_DEATHS, Loss
 
 
 class Fleet:
@@ -79,7 +58,7 @@ class Fleet:
         # As dictionaries these let a group leave from anywhere in O(1).
         self._homeless: dict[SequenceGroup, None] = {}
         self._suspects: dict[SequenceGroup, None] = {}
-        self._isolated: dict[Scheduler, _Isolation] = {}
+        self._isolated: dict[Scheduler, Isolation] = {}
         self._backlog = Backlog(self._home)
         self._arrivals = 0
         self._admitted_before = 0  # on workers that are lost
@@ -206,7 +185,7 @@ class Fleet:
         self.schedulers.remove(scheduler)
         isolation = self._isolated.pop(scheduler, None)
         if isolation is None:
-            isolation = _Isolation(was_idle=False)
+            isolation = Isolation(was_idle=False)
             self._router.remove(scheduler)
         self._admitted_before += scheduler.admitted_tokens
         self._measure()
@@ -366,7 +345,7 @@ class Fleet:
         free = [each for each in self.schedulers if each not in self._isolated]
         for scheduler in sorted(free, key=lambda each: each.unfinished / each.slots):
             if self._next_suspect(scheduler) and (scheduler.idle or not self._isolated):
-                self._isolated[scheduler] = _Isolation(scheduler.idle)
+                self._isolated[scheduler] = Isolation(scheduler.idle)
                 self._router.remove(scheduler)
                 self._attend(scheduler)
         for scheduler, isolation in list(self._isolated.items()):
