@@ -173,6 +173,7 @@ async def test_a_call_ends_with_its_last_sequence(rig: Rig) -> None:
 
 async def test_a_request_wakes_its_own_worker_alone(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Among many workers each would be asked for a plan as often as all of them have requests or results."""
+    monkeypatch.setattr(worker_link, "REST_SECONDS", 60.0)  # a link that is idle wakes itself once
     await rig.join()
     await rig.join(2)
     woken: list[WorkerLink] = []
