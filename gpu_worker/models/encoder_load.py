@@ -48,7 +48,7 @@ def load_encoder(
     try:
         with open_checkpoint(directory, form) as checkpoint:
             config = _config_of(kind, values)
-            dtype = computed_in(dtype, config.dtype or checkpoint.dtype(), architecture)
+            dtype = computed_in(dtype or config.dtype or checkpoint.dtype(), dtype is not None, architecture)
             model = _loaded(kind, config, checkpoint, dtype)
             parameters: int = model.num_parameters()
             return Encoder(model.eval(), device), checkpoint, parameters

@@ -10,10 +10,8 @@ _BEYOND = ("Gemma2", "Gemma3", "Gemma4", "Glm4For")
 """Beginnings of architectures whose activations may be greater than float16's largest number, 65504."""
 
 
-def computed_in(asked: torch.dtype | None, own: torch.dtype, architecture: str) -> torch.dtype:
-    """Type of weights and activations. `asked`: None: the checkpoint's `own`, if it holds the
-    activations."""
-    dtype = asked or own
+def computed_in(dtype: torch.dtype, asked: bool, architecture: str) -> torch.dtype:
+    """Type of weights and activations: `dtype`, if it is `asked` for or holds the activations."""
     if dtype == torch.float16 and architecture.startswith(_BEYOND):
         beyond = f"activations of {architecture} may be beyond the numbers of float16"
         if asked:

@@ -164,7 +164,9 @@ def _load_native(
         if checkpoint.of_mlx and config.family.recurrent is not None:  # its norms are 1 + weight in some
             raise ModelError(f"{directory}: {IN_MLX_FORM}")
         keeps = frozenset() if form is None else kinds_kept(kernels)
-        dtype = computed_in(dtype, config.dtype or checkpoint.dtype(), config.architecture)
+        dtype = computed_in(
+            dtype or config.dtype or checkpoint.dtype(), dtype is not None, config.architecture
+        )
         weights = Weights(checkpoint, dtype, device, ranks=ranks, keeps=keeps)
         if not (config.num_labels or config.headless or has_head(config, weights)):
             if _pools(directory):

@@ -101,7 +101,9 @@ class _Loading:
         """`kind`: the model's class."""
         self._kind, self._checkpoint, self._kernels = kind, checkpoint, kernels
         self._config = config_of(kind, values)
-        self._dtype = computed_in(dtype, self._config.dtype or checkpoint.dtype(), kind.__name__)
+        self._dtype = computed_in(
+            dtype or self._config.dtype or checkpoint.dtype(), dtype is not None, kind.__name__
+        )
         _, self._score_tokens = classified_in(values, self._config.get_text_config().vocab_size)
         with torch.device("meta"):
             self._skeleton = kind._from_config(self._config, dtype=self._dtype)

@@ -178,7 +178,7 @@ async def test_text_requests(model: TextModel) -> None:
                 tokens = await prompt_tokens(model, request)
             generation = Generation(model, request, tokens, formats)
             generation.resume()
-            assert generation.start().prompt_tokens == arrays.pack(tokens) != b""
+            assert generation.opening()[0].start.prompt_tokens == arrays.pack(tokens) != b""
 
 
 def test_answers_of_schedulers(model: TextModel) -> None:

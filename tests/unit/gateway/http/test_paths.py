@@ -95,7 +95,6 @@ async def test_options_name_the_methods(gateway, path, methods):
         ("/v1/api/chat", "/api/chat"),
         ("/api/v0/chat/completions", "/v1/chat/completions"),
         ("/generate", "/v1/completions"),
-        ("/completion", "/v1/completions"),
         ("/api/v0/nothing", None),
         ("/v1/nothing", None),
         ("/v1", None),
