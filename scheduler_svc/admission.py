@@ -33,11 +33,13 @@ class Admission:
         """Whether there is any limit."""
         return bool(self._max_requests or self._max_tokens)
 
+    def due(self, now: float) -> bool:
+        """Whether it is time for the next measurement. `now`: in seconds."""
+        return self.limited and not (self._samples and now - self._samples[-1][0] < SAMPLE_SECONDS)
+
     def note(self, begun_tokens: int, now: float) -> None:
         """Take a measurement. `begun_tokens`: tokens that have left the queue so far. `now`: in seconds."""
         samples = self._samples
-        if samples and now - samples[-1][0] < SAMPLE_SECONDS:
-            return
         samples.append((now, begun_tokens))
         while len(samples) > 1 and now - samples[1][0] >= WINDOW_SECONDS:
             samples.popleft()

@@ -269,7 +269,8 @@ class Engine:
             outcome = scheduler.settle(result)
             moves = self.fleet.isolates
             self.fleet.settle(scheduler, outcome)
-            self._admission.note(self.fleet.admitted_tokens, time.monotonic())
+            if self._admission.due(now := time.monotonic()):
+                self._admission.note(self.fleet.admitted_tokens, now)
             self._deliver(outcome, logprobs, scheduler.limits)
             if moves:  # requests may have come to other workers; its own link goes on by itself
                 self._wake()

@@ -44,9 +44,13 @@ def test_they_are_told_how_long_the_line_takes(rate: int, seconds: int) -> None:
 
 def test_however_often_it_is_measured_the_window_has_few_samples() -> None:
     admission = Admission(1, 0)
+    assert not Admission(0, 0).due(0.0), "nobody is refused"
+    measured = 0
     for millisecond in range(0, 60_000, 10):
-        admission.note(millisecond, millisecond / 1000)
-    assert len(admission._samples) == 61
+        if admission.due(millisecond / 1000):
+            admission.note(millisecond, millisecond / 1000)
+            measured += 1
+    assert (measured, len(admission._samples)) == (120, 61)
 
 
 def test_two_measurements_give_a_rate() -> None:

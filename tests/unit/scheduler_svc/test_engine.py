@@ -16,8 +16,8 @@ from proto.sampling_pb2 import BeamSearch
 from proto.scheduler_pb2 import SequenceSoFar
 from proto.worker_pb2 import StepPlan, StepResult
 from proto.worker_pb2_grpc import WorkerStub, add_WorkerServicer_to_server
+from scheduler_svc import admission, progress, worker_link
 from scheduler_svc import engine as module
-from scheduler_svc import progress, worker_link
 from scheduler_svc.call import Call
 from scheduler_svc.core.errors import (
     HandedOver,
@@ -246,6 +246,20 @@ async def test_a_full_queue_refuses_what_has_not_begun(fake: SimpleNamespace) ->
         _, call = rig.open([3], resumed=resumed)
         await rig.join()
         assert await tokens_of(call) == {0: begun[3:]}
+
+
+@pytest.mark.parametrize(("most", "measured"), [(0, 0), (9, 1)])
+async def test_workers_are_asked_what_has_begun_only_when_it_is_measured(
+    fake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, most: int, measured: int
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(Fleet, "admitted_tokens", property(lambda fleet: asked.append(1) or len(asked)))
+    monkeypatch.setattr(admission, "SAMPLE_SECONDS", 60.0)
+    async with asyncio.timeout(60), Rig(fake, fake.limits(), max_waiting_requests=most) as rig:
+        await rig.join()
+        _, call = rig.open([1])
+        assert await tokens_of(call) == {0: rig.expected([1])}
+    assert len(asked) == measured
 
 
 async def test_a_worker_that_dies_is_not_noticed(rig: Rig) -> None:
