@@ -78,6 +78,18 @@ class Held:
         self._memory.add(self.tenant, size)
         self.size += size
 
+    def cover(self, size: int) -> int:
+        """Hold what a piece of the answer has beyond what is held, if that is much: a tenant that has filled
+        its part would have twice as much. Returns the bytes that are held in addition.
+
+        Not of pages that are open to all: who has no key would take the room from those who have one.
+        """
+        more = size - self.size
+        if more <= SMALL or not self.tenant:
+            return 0
+        self.add(more)
+        return more
+
     def release(self) -> None:
         self._memory.add(self.tenant, -self.size)
         self.size = 0
@@ -103,11 +115,8 @@ class HoldsBodies:
         held = state["body"] = Held(self._memory, caller.tenant if caller else "")
 
         async def send_held(message: Message) -> None:
-            # Not of pages that are open to all: who has no key would take the room from those who have one.
-            # And not what is held already: a tenant that has filled its part would have twice as much.
-            if caller and (more := len(message.get("body", b"")) - held.size) > SMALL:
-                held.add(more)  # `send` returns when the client has taken the last piece
-            await send(message)
+            held.cover(len(message.get("body", b"")))
+            await send(message)  # which returns when the client has taken the last piece
 
         try:
             await self._app(scope, receive, send_held)

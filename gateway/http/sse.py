@@ -18,6 +18,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from gateway.errors import GatewayError, ServerFault
+from gateway.http.body_memory import Held
 from gateway.http.connection import Disconnected, while_connected
 from gateway.http.error_shape import last_words, refusal
 from gateway.http.tracing import record
@@ -85,6 +86,8 @@ class EventStream(Response):
         start = {"type": "http.response.start", "status": 200, "headers": self._head}
         wire = _Wire(start, send, scope["state"]["send"])
         send_piece, clock = scope["state"]["send"], asyncio.get_running_loop().time
+        held: Held = scope["state"]["body"]
+        untaken = 0  # bytes held for a large piece: the client has taken it when the next one is sent
         async with asyncio.TaskGroup() as tasks:
             keeping = tasks.create_task(wire.keep_alive(self._keep_alive))
             try:
@@ -93,9 +96,12 @@ class EventStream(Response):
                         if not wire.ready:
                             await wire.begin()
                         wire.quiet_since = inf
-                        await send_piece(
-                            {"type": "http.response.body", "body": piece.encode(), "more_body": True}
-                        )
+                        body = piece.encode()
+                        more = held.cover(untaken + len(body))
+                        await send_piece({"type": "http.response.body", "body": body, "more_body": True})
+                        if untaken:
+                            held.add(-untaken)
+                        untaken = more
                         wire.quiet_since = clock()
                 last: str | None = self._last()
             except Exception as failure:

@@ -102,6 +102,22 @@ async def test_items_before_a_response(served):
     await given_back(app, connections)
 
 
+async def test_an_event_of_a_stream(served, line, prefix):
+    app, server, http = served
+    store = ResponseStore(line, prefix, seconds=600, tenant_bytes=2**24, all_bytes=2**25)
+    name = f"resp_{7:032x}"
+    response = {"id": name, "background": True, "status": "completed"}
+    await store.put("a", name, {"response": response, "input": []})
+    event = {"type": "response.completed", "text": "x" * 2**20}
+    await store.append("a", name, 0, [json.dumps(event, separators=(",", ":")).encode()])
+    path = f"/v1/responses/{name}?stream=true"
+    found, connections = await unread(server, path)
+    assert set(found) == {200, 429}
+    assert MEMORY / 4 < app.state.bodies.held <= MEMORY / 2 + 2**22
+    await given_back(app, connections)
+    assert len((await http.get(path, headers=A)).content) > 2**20
+
+
 async def test_pages_that_are_open_to_all_take_nothing_from_tenants(served):
     app, server, http = served
     assert len((await http.get("/openapi.json")).content) > 2 * SMALL

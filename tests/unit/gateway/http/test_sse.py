@@ -11,6 +11,7 @@ import pytest
 from starlette.types import Message
 
 from gateway.http import sse
+from gateway.http.body_memory import BodyMemory, Held
 from gateway.http.frames import Pieces
 from gateway.http.sse import COMMENT, EventStream
 from proto.sampling_pb2 import STOP
@@ -176,6 +177,7 @@ class Client:
         self.sent: list[tuple[float, Message]] = []
         self.reads = asyncio.Event()
         self.reads.set()
+        self.held = Held(BodyMemory(), "t")
 
     async def receive(self) -> Message:
         await asyncio.Event().wait()
@@ -190,7 +192,8 @@ class Client:
         return [message["body"] for _, message in self.sent[1:]]
 
     async def read(self, stream: EventStream) -> None:
-        scope = {"type": "http", "path": "/v1/completions", "state": {"send": self.send, "request_id": "r"}}
+        state = {"send": self.send, "request_id": "r", "body": self.held}
+        scope = {"type": "http", "path": "/v1/completions", "state": state}
         await stream(scope, self.receive, self.send)
 
 
@@ -213,6 +216,19 @@ async def test_a_client_that_does_not_read_gets_one_at_a_time(soon):
         "http.response.body",
     ]
     assert client.bodies == [COMMENT.encode(), b"a", b""]
+
+
+async def test_a_large_piece_counts_until_the_next_one_is_sent():
+    """uvicorn writes a piece when the client has taken the one before."""
+    client, sizes = Client(), []
+
+    async def events():
+        for piece in ("a", "b" * 2**20, "c" * 2**21, "d", "e"):
+            yield piece
+            sizes.append(client.held.size)
+
+    await client.read(EventStream(events()))
+    assert sizes == [0, 2**20, 2**21, 0, 0]
 
 
 async def test_the_time_counts_from_the_last_piece(monkeypatch):
