@@ -1,5 +1,6 @@
 """/v1/files: what clients upload for batches, and what batches write."""
 
+import logging
 import time
 import uuid
 from collections.abc import AsyncGenerator
@@ -8,6 +9,7 @@ from functools import partial
 
 from fastapi import APIRouter, Request, Response
 from starlette.responses import StreamingResponse
+from starlette.types import Send
 
 from gateway.api.batches.schema import DeletedFile, FileList, FileObject, UploadBody
 from gateway.api.common.answers import Json, compact
@@ -17,6 +19,8 @@ from gateway.http.caller import caller_of
 from gateway.http.multipart import Form
 from gateway.http.openapi import getting, uploading
 from gateway.upstream.file_store import PIECE_BYTES, UPLOAD_SECONDS, FileStore
+
+logger = logging.getLogger(__name__)
 
 EXPIRY_SECONDS = (3600, 30 * 86400)
 """The least and the most of `expires_after`."""
@@ -83,7 +87,7 @@ def router(store: FileStore, most: int) -> APIRouter:
         request.state.body.grow(PIECE_BYTES)  # the one that the client has not taken yet
         pieces = _first(store.pieces(caller_of(request).tenant, about["id"]), about["bytes"])
         length = {"Content-Length": str(about["bytes"])}
-        return StreamingResponse(pieces, headers=length, media_type="application/octet-stream")
+        return _Content(pieces, headers=length, media_type="application/octet-stream")
 
     @routes.delete("/v1/files/{file_id}", openapi_extra=getting(DeletedFile, Unauthorized, NotFound))
     async def delete_file(request: Request, file_id: str) -> Response:
@@ -93,6 +97,17 @@ def router(store: FileStore, most: int) -> APIRouter:
         return _json({"id": file_id, "object": "file", "deleted": True})
 
     return routes
+
+
+class _Content(StreamingResponse):
+    """What is in a file. When an error comes it has begun: the connection ends before the answer does, so
+    that the client does not take a part for the whole."""
+
+    async def stream_response(self, send: Send) -> None:
+        try:
+            await super().stream_response(send)
+        except GatewayError as error:
+            logger.warning("a file could not be sent to its end: %s", error.message)
 
 
 async def _store(store: FileStore, tenant: str, file_id: str, pieces: AsyncGenerator[bytes, None]) -> int:
@@ -112,11 +127,7 @@ async def _store(store: FileStore, tenant: str, file_id: str, pieces: AsyncGener
 
 
 async def _first(pieces: AsyncGenerator[bytes, None], size: int) -> AsyncGenerator[bytes, None]:
-    """The first `size` bytes: a batch may write more.
-
-    Raises `NotFound` if there are fewer. The connection then ends before the answer does, so that the client
-    does not take a part for the whole.
-    """
+    """The first `size` bytes: a batch may write more. Raises `NotFound` if there are fewer."""
     async with aclosing(pieces):
         async for piece in pieces:
             yield piece[:size]

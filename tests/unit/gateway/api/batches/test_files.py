@@ -52,7 +52,9 @@ async def test_a_file_comes_back_as_it_was(clients):
         await client.files.content(made.id)
 
 
-async def test_a_part_of_a_file_that_is_deleted_meanwhile_is_not_taken_for_the_whole(clients, monkeypatch):
+async def test_a_part_of_a_file_that_is_deleted_meanwhile_is_not_taken_for_the_whole(
+    clients, monkeypatch, caplog
+):
     client, _ = clients
     pieces = FileStore.pieces
 
@@ -65,6 +67,8 @@ async def test_a_part_of_a_file_that_is_deleted_meanwhile_is_not_taken_for_the_w
     monkeypatch.setattr(FileStore, "pieces", deleting)
     with pytest.raises(openai.APIConnectionError):
         await client.files.content(made.id)
+    assert "The file was deleted" in caplog.text
+    assert "Traceback" not in caplog.text
 
 
 async def test_what_is_written_to_a_file_while_it_is_read_is_left_out(clients, monkeypatch):
