@@ -14,13 +14,13 @@ After the prefix and `files:` the keys are:
 import json
 import re
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 
 from gateway.errors import Overloaded, Unavailable
 from gateway.redis_replies import reply_of
-from gateway.upstream.listed import listed
+from gateway.upstream.listed import IDS_AT_ONCE, listed
 from proto.rpc.line import Line
 
 PIECE_BYTES = 2**16 - 2**8
@@ -107,12 +107,17 @@ return files_append(KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4], pieces)
 """
 )
 _DELETE = FILES + "return files_drop(KEYS[1], ARGV[1], ARGV[2])"
-_FORGET = FILES + "if files_ended(KEYS[1], ARGV[1], ARGV[2]) then files_drop(KEYS[1], ARGV[1], ARGV[2]) end"
 _GET = (
     FILES
     + """
-if files_ended(KEYS[1], ARGV[1], ARGV[2]) then return {} end
-return redis.call('HGETALL', KEYS[1] .. 'one:' .. files_place(ARGV[1], ARGV[2]))
+local found = {}
+for place = 2, #ARGV do
+  local fields = {}
+  if files_ended(KEYS[1], ARGV[1], ARGV[place]) then files_drop(KEYS[1], ARGV[1], ARGV[place])
+  else fields = redis.call('HGETALL', KEYS[1] .. 'one:' .. files_place(ARGV[1], ARGV[place])) end
+  found[place - 1] = fields
+end
+return found
 """
 )
 
@@ -150,14 +155,39 @@ class FileStore:
         """The file object of a file of this tenant's; None if there is none, or it has run out.
 
         Redis's clock counts: those of two gateways may differ."""
-        if not _ID.fullmatch(file_id):
-            return None
-        found = await self._run("EVAL", _GET, 1, self.base, tenant, file_id)
-        fields = dict(zip(found[::2], found[1::2], strict=True))
-        if not fields:
-            return None
-        about: Json = json.loads(fields[b"about"])
-        return about | {"bytes": int(fields[b"bytes"])}
+        found = await self._get(tenant, [file_id]) if _ID.fullmatch(file_id) else ()
+        return found[0] if found else None
+
+    async def files(
+        self,
+        tenant: str,
+        purpose: str | None,
+        after: str | None,
+        newest_first: bool,
+        hold: Callable[[int], None] = lambda _: None,
+    ) -> AsyncGenerator[Json, None]:
+        """The file objects of `ids`. Those that have run out are deleted.
+
+        `hold` is told how many bytes the next ones have, before objects are made of them, and may raise."""
+        async with aclosing(self.ids(tenant, purpose, after, newest_first)) as ids:
+            some: list[str] = []
+            async for one in ids:
+                some.append(one)
+                if len(some) == IDS_AT_ONCE:
+                    for file in await self._get(tenant, some, hold):
+                        yield file
+                    some = []
+        for file in await self._get(tenant, some, hold):
+            yield file
+
+    async def _get(
+        self, tenant: str, ids: Sequence[str], hold: Callable[[int], None] = lambda _: None
+    ) -> list[Json]:
+        """The file objects of those that there are."""
+        found = await self._run("EVAL", _GET, 1, self.base, tenant, *ids) if ids else ()
+        there = [dict(zip(one[::2], one[1::2], strict=True)) for one in found if one]
+        hold(sum(len(fields[b"about"]) for fields in there))
+        return [json.loads(fields[b"about"]) | {"bytes": int(fields[b"bytes"])} for fields in there]
 
     async def ids(
         self, tenant: str, purpose: str | None, after: str | None, newest_first: bool
@@ -174,10 +204,6 @@ class FileStore:
         if not _ID.fullmatch(file_id):
             return False
         return bool(await self._run("EVAL", _DELETE, 1, self.base, tenant, file_id))
-
-    async def forget(self, tenant: str, file_id: str) -> None:
-        """Delete a file that has run out, by Redis's clock."""
-        await self._run("EVAL", _FORGET, 1, self.base, tenant, file_id)
 
     async def pieces(self, tenant: str, file_id: str) -> AsyncGenerator[bytes, None]:
         """What is in a file."""

@@ -6,7 +6,7 @@ from typing import Any
 from gateway.errors import BadRequest
 
 IDS_AT_ONCE = 128
-"""Ids that are read at once: those of the longest page, and some more."""
+"""Ids that are read at once: those of a usual page, and some more."""
 
 Run = Callable[..., Awaitable[Any]]
 """Gives the reply to a command."""

@@ -5,7 +5,6 @@ import time
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from functools import partial
 
 from fastapi import APIRouter, Request, Response
 from starlette.responses import StreamingResponse
@@ -67,13 +66,19 @@ def router(store: FileStore, most: int) -> APIRouter:
         """The caller's files."""
         tenant, purpose = caller_of(request).tenant, request.query_params.get("purpose")
 
-        async def wanted(file_id: str) -> Json | None:
-            about = await store.get(tenant, file_id)
-            if about is None:  # it has run out, and is not to be looked at by each list
-                await store.forget(tenant, file_id)
-            return about
+        read: dict[str, Json] = {}
 
-        return await answer_page(request, partial(store.ids, tenant, purpose), wanted, MAX_LISTED, MAX_LISTED)
+        async def ids(after: str | None, newest_first: bool) -> AsyncGenerator[str, None]:
+            found = store.files(tenant, purpose, after, newest_first, request.state.body.grow)
+            async with aclosing(found) as files:
+                async for one in files:
+                    read[one["id"]] = one
+                    yield one["id"]
+
+        async def wanted(file_id: str) -> Json:
+            return read.pop(file_id)
+
+        return await answer_page(request, ids, wanted, MAX_LISTED, MAX_LISTED)
 
     @routes.get("/v1/files/{file_id}", openapi_extra=getting(FileObject, Unauthorized, NotFound))
     async def retrieve_file(request: Request, file_id: str) -> Response:

@@ -1,13 +1,16 @@
 """Files in Redis: pieces, lines, room, and what is left when they have run out."""
 
+import json
 import time
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from gateway.errors import Overloaded, Unavailable
 from gateway.upstream import file_store
 from gateway.upstream.file_store import UPLOAD_SECONDS, FileStore, in_pieces
+from gateway.upstream.listed import IDS_AT_ONCE
 from proto.rpc.line import Line
 
 
@@ -114,15 +117,24 @@ async def test_files_are_listed_by_their_purpose(store: FileStore, line: Line, p
     assert left == []
 
 
-async def test_what_has_not_run_out_is_not_forgotten(store: FileStore, line: Line, prefix: str) -> None:
-    """The gateway that asks has a clock that is ahead."""
-    await store.put("a", about(1))
-    await store.forget("a", str(about(1)["id"]))
-    assert await store.get("a", str(about(1)["id"]))
-    await store.put("a", about(2, seconds=-1))
-    await line.execute(("ZADD", f"{prefix}files:ends", 0, f"{about(2)['id']}:a"))
-    await store.forget("a", str(about(2)["id"]))
-    assert await listed(store, "a") == [about(1)["id"]]
+async def test_a_list_reads_many_at_once_and_deletes_what_has_run_out(line: Line, prefix: str) -> None:
+    store = FileStore(line, prefix, seconds=600, tenant_bytes=2**24, all_bytes=2**24)
+    files, held = [about(number) for number in range(2 * IDS_AT_ONCE + 3)], list[int]()
+    for file in files:
+        await store.put("a", file)
+    await line.execute(("ZADD", f"{prefix}files:ends", 0, f"{files.pop(1)['id']}:a"))
+    execute, asked = line.execute, list[str]()
+
+    async def noted(*commands: Any, **named: Any) -> Any:
+        asked.extend(command[0] for command in commands)
+        return await execute(*commands, **named)
+
+    line.execute = noted  # type: ignore[method-assign]
+    found = [one async for one in store.files("a", "batch", None, False, held.append)]
+    assert found == [file | {"bytes": 0} for file in files]
+    assert sum(held) == sum(len(json.dumps(file, separators=(",", ":"))) for file in files)
+    assert asked == ["ZRANGE", "EVAL", "ZRANGE", "EVAL", "ZRANGE", "EVAL"]
+    assert await listed(store, "a") == [file["id"] for file in files]
 
 
 async def test_gateways_may_have_other_clocks(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
