@@ -18,11 +18,12 @@ from gateway.api.anthropic.volatile import Volatile
 from gateway.api.batches import batches, files
 from gateway.api.batches.schema import FILES, BatchBody, UploadBody
 from gateway.api.infill import endpoints as infill
-from gateway.api.infill.schema import INFILL, FimBody, InfillBody
+from gateway.api.infill.schema import FimBody
 from gateway.api.kserve import endpoints as kserve
 from gateway.api.kserve.schema import KSERVE, InferBody
 from gateway.api.llama_cpp import endpoints as llama_cpp
-from gateway.api.llama_cpp.schema import LlamaCompletionBody
+from gateway.api.llama_cpp.answer_schema import LLAMA_CPP
+from gateway.api.llama_cpp.schema import InfillBody, LlamaCompletionBody
 from gateway.api.ollama import endpoints as ollama
 from gateway.api.ollama.answer_schema import OLLAMA
 from gateway.api.ollama.schema import (
@@ -104,7 +105,7 @@ DESCRIBED: tuple[type[BaseModel], ...] = (
     *HEALTH,
     *MODELS,
     *POOLING,
-    *INFILL,
+    *LLAMA_CPP,
     *MESSAGES,
     *RESPONSES,
     *OLLAMA,
@@ -208,7 +209,7 @@ def create_app(
         models.router(catalog),
         completions.router(generator),
         chat.router(generator),
-        infill.router(generator, catalog),
+        infill.router(generator),
         llama_cpp.router(generator, catalog),
         messages.router(generator, options.volatile_header),
         responses.router(generator, stores.responses, background),

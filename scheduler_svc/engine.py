@@ -316,7 +316,9 @@ class Engine:
         """The workers that may have something to plan once the request comes, or ends: to be asked before it
         ends. A worker that is set aside for suspects may then give requests to others."""
         home = self.fleet.home(group)
-        return [link for each, link in self.links.items() if each is home or self.fleet.isolates]
+        if self.fleet.isolates:
+            return list(self.links.values())
+        return [] if home is None else [self.links[home]]
 
     def _wake(self, links: Iterable[WorkerLink] | None = None) -> None:
         """Let these workers plan again; None: all."""

@@ -8,7 +8,6 @@ import asyncio
 import json
 import time
 import uuid
-from collections import deque
 from collections.abc import Callable
 from contextlib import aclosing
 from functools import partial
@@ -32,10 +31,9 @@ MAX_ID = 512
 """Characters of a line's custom_id. All of a batch are known at once."""
 MAX_PROBLEMS = 100
 """Wrong lines of the input that a batch names."""
-RESPONSES = "/v1/responses"
-DEFAULTS = {"user": "batch"}
-"""What a line does not say: whose requests they are among those of the tenant. Nor are its responses stored,
-for thousands of them would leave no room for those that the tenant goes on with."""
+DEFAULTS = {"user": "batch", "store": False}
+"""Fields of a request that its line does not give. The user is one of the tenant's. Responses are not stored:
+so many would leave no room for those that the tenant goes on with."""
 
 Json = dict[str, Any]
 
@@ -48,39 +46,26 @@ class BadLine(Exception):
         self.code, self.message, self.param = code, message, param
 
 
-class Room:
-    """For so many bytes at once, or for one thing that is larger."""
+class ByteSemaphore:
+    """Lets in, in their order, whatever has `most` bytes together; and what has more, alone."""
 
     def __init__(self, most: int) -> None:
-        self._most, self._used = most, 0
-        self._waiting: deque[asyncio.Event] = deque()
+        self._most, self.used = most, 0
+        self._first = asyncio.Lock()
+        self._freed = asyncio.Event()
 
     async def acquire(self, size: int) -> None:
         """Wait for room, behind those that wait already."""
-        if not self._waiting and self._has(size):
-            self._used += size
-            return
-        turn = asyncio.Event()
-        self._waiting.append(turn)
-        try:
-            while self._waiting[0] is not turn or not self._has(size):
-                turn.clear()
-                await turn.wait()
-            self._used += size
-        finally:
-            self._waiting.remove(turn)
-            self._next()
+        async with self._first:
+            while self.used and self.used + size > self._most:
+                self._freed.clear()
+                await self._freed.wait()
+            self.used += size
 
     def release(self, size: int) -> None:
-        self._used -= size
-        self._next()
-
-    def _has(self, size: int) -> bool:
-        return not self._used or self._used + size <= self._most
-
-    def _next(self) -> None:
-        if self._waiting:
-            self._waiting[0].set()
+        """Of what was let in these bytes are gone."""
+        self.used -= size
+        self._freed.set()
 
 
 class BatchWork:
@@ -91,8 +76,8 @@ class BatchWork:
     ) -> None:
         """`at_once`: lines of one batch that are asked at once. `clock`: Unix time, seconds."""
         self._own, self._store, self._at_once, self._clock = own, store, at_once, clock
-        self._asked = Room(MAX_BODY_BYTES)
-        """For the lines of all batches that are asked at once."""
+        self._asked_bytes = ByteSemaphore(MAX_BODY_BYTES)
+        """Of the lines of all batches that are asked at once."""
         self._draining = False
 
     def drain(self) -> None:
@@ -166,7 +151,7 @@ class BatchWork:
 
         def end(size: int, _: object) -> None:
             free.release()
-            self._asked.release(size)
+            self._asked_bytes.release(size)
 
         number = 0
         try:
@@ -177,11 +162,11 @@ class BatchWork:
                 async for _, line in lines:
                     if not _has(done, number):
                         await free.acquire()
-                        await self._asked.acquire(len(line))
+                        await self._asked_bytes.acquire(len(line))
                         if self._draining:
-                            self._asked.release(len(line))
+                            self._asked_bytes.release(len(line))
                             break
-                        # Not at the end of `ask`: who is cancelled before he begins does not come there.
+                        # Not in `ask`: a task that is cancelled before it begins runs none of it.
                         tasks.create_task(ask(number, line)).add_done_callback(partial(end, len(line)))
                     number += 1
         except ExceptionGroup as errors:
@@ -194,8 +179,7 @@ class BatchWork:
     async def _ask(self, job: Job, endpoint: str, line: bytes) -> tuple[str, bytes]:
         """The outcome of a line, and its result."""
         request = await _parsed(job.tenant, line, endpoint)
-        usual = DEFAULTS | ({"store": False} if endpoint == RESPONSES else {})
-        body = await parsed(job.tenant, len(line), lambda: text_of(usual | request["body"]))
+        body = await parsed(job.tenant, len(line), lambda: text_of(DEFAULTS | request["body"]))
         while True:
             async with self._own.ask(endpoint, body, job.behalf, {"late": True}) as reply:
                 if (wait := reply.again_in) is None:

@@ -84,8 +84,8 @@ def is_public(text: str) -> bool:
 
 
 class CheckedBackend(httpcore2.AnyIOBackend):
-    """Connects to those of a host's addresses that it may: with each connection the name is looked up once,
-    and what was looked up is what is connected to."""
+    """Connects to a host at those of its addresses that are allowed. A name is looked up once for each
+    connection, so that the addresses that were checked are the ones that are connected to."""
 
     def __init__(self, hosts: ImageHosts) -> None:
         self._hosts = hosts

@@ -31,14 +31,13 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"there are deployments on ports {ports}: say --port P or --all")
     status = 0
     for deployment in deployments:
+        name = f"{deployment.model} on {deployment.url}"
         if stop(deployment):
-            print(f"stopped {deployment.model} on {deployment.url}")
+            print(f"stopped {name}")
         else:
-            status, name = 1, f"{deployment.model} on {deployment.url}"
-            print(
-                f"{name} goes on, perhaps in another container or on another machine: stop it there",
-                file=sys.stderr,
-            )
+            where = "perhaps in another container or on another machine"
+            print(f"{name} goes on, {where}: stop it there", file=sys.stderr)
+            status = 1
     if not deployments:
         print("nothing to stop")
     return status

@@ -42,8 +42,10 @@ def _named(directory: Path) -> int | None:
         _, content = tokenizer_content(directory)
     except ValueError as error:
         raise FileError(f"{path} is not JSON: {error}") from error
-    added = (int(one["id"]) for one in content.get("added_tokens") or () if one["content"] == text)
-    return next(added, _in_vocabulary(content, text))
+    for one in content.get("added_tokens") or ():
+        if one["content"] == text:
+            return int(one["id"])
+    return _in_vocabulary(content, text)
 
 
 def _in_vocabulary(content: Mapping[str, Any], text: str) -> int | None:

@@ -1,4 +1,4 @@
-"""POST /v1/fim/completions and /infill: texts with a gap, in the shapes of Mistral and llama.cpp.
+"""POST /v1/fim/completions: texts with a gap, in the shape of Mistral.
 
 A request becomes one of the chat API, whose conversation does not count.
 """
@@ -8,8 +8,7 @@ from functools import partial
 from fastapi import APIRouter, Request, Response
 
 from gateway.api.common.body import made_of, read_body
-from gateway.api.infill.answer import LlamaAnswer
-from gateway.api.infill.schema import FimBody, InfillBody, LlamaText
+from gateway.api.infill.schema import FimBody
 from gateway.api.openai.answer_schema import ChatCompletion, ChatCompletionChunk
 from gateway.api.openai.chat import ChatAnswer
 from gateway.api.openai.chat_schema import ChatBody
@@ -17,12 +16,11 @@ from gateway.api.openai.respond import respond
 from gateway.api.openai.translate import chat_requests
 from gateway.http.caller import Caller
 from gateway.http.openapi import posting
-from gateway.upstream.catalog import Catalog
 from gateway.upstream.generator import Generator
 from proto.tokenizer_pb2 import Infill, TextRequest
 
 
-def router(generator: Generator, catalog: Catalog) -> APIRouter:
+def router(generator: Generator) -> APIRouter:
     routes = APIRouter()
 
     @routes.post(
@@ -34,15 +32,6 @@ def router(generator: Generator, catalog: Catalog) -> APIRouter:
         body = await made_of(request, asked.chat)
         return await respond(request, generator, body, partial(infill_requests, asked.gap()), ChatAnswer)
 
-    @routes.post("/infill", openapi_extra=posting(InfillBody, LlamaText, event=LlamaText))
-    async def infill(request: Request) -> Response:
-        """Fill the gap between two texts, in the shape of llama.cpp's API."""
-        asked = await read_body(request, InfillBody)
-        context = (await catalog.find(asked.model)).max_model_len
-        kind = partial(InfillAnswer, asked.response_fields, asked.n_predict == 0, context)
-        body = await made_of(request, asked.chat)
-        return await respond(request, generator, body, partial(infill_requests, asked.gap()), kind)
-
     return routes
 
 
@@ -51,7 +40,3 @@ def infill_requests(gap: Infill, body: ChatBody, request_id: str, caller: Caller
     (asked,) = chat_requests(body, request_id, caller)
     asked.infill.CopyFrom(gap)
     return [asked]
-
-
-class InfillAnswer(LlamaAnswer, ChatAnswer):
-    """An answer of /infill."""

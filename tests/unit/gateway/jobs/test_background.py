@@ -13,6 +13,7 @@ from gateway.api.responses.background import ENDED
 from gateway.api.responses.schema import OPAQUE
 from gateway.behalf import Behalf
 from gateway.http import sse
+from gateway.http.body_memory import SMALL
 from gateway.jobs.background import MOST_TAKES
 from proto.tokenizer_pb2 import PromptInfo, TextChunk
 from tests.unit.gateway.api.anthropic.test_messages import STORY, WHOLE, says
@@ -149,6 +150,17 @@ async def test_a_browser_resumes_with_the_id_of_the_last_event(fleet):
     for last, status in (("5", 400), (f"resp_{'0' * 32}:5", 404)):
         refused = await other.http.post("/v1/responses", json=asked, headers={"Last-Event-ID": last})
         assert (refused.status_code, refused.json()["error"]["param"]) == (status, "Last-Event-ID")
+
+
+async def test_who_follows_holds_nothing_of_the_input(fleet):
+    fleet.tokenizer.generate, stopped = stops_after(WHOLE, 4)
+    gateway = await fleet.start()
+    made = await gateway.client.responses.create(**ASK | {"input": "A" * 2**20})
+    await stopped.wait()
+    other = await fleet.start(works=False)
+    async with other.http.stream("GET", f"/v1/responses/{made.id}?stream=true") as answer:
+        await anext(answer.aiter_lines())
+        assert 0 < other.app.state.bodies.held <= SMALL
 
 
 async def test_the_openai_client_follows_and_resumes(fleet):

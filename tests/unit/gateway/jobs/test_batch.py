@@ -13,7 +13,7 @@ from gateway.api.batches.schema import BatchObject
 from gateway.http.counts import MAX_CONTAINERS
 from gateway.jobs import batch as batch_module
 from gateway.jobs.background import MOST_TAKES
-from gateway.jobs.batch import MAX_ID, Room
+from gateway.jobs.batch import MAX_ID, ByteSemaphore
 from proto.sampling_pb2 import STOP
 from proto.tokenizer_pb2 import PromptInfo, TextChunk, TextDelta
 from tests.unit.gateway.jobs.conftest import MOST
@@ -294,7 +294,7 @@ async def test_a_wrong_line_fails_the_batch_before_anything_is_asked(fleet, wron
 
 async def test_lines_that_are_asked_at_once_have_no_more_room_than_a_body():
     """Each waits for those before it; one that is larger than all room has it for itself."""
-    room, held = Room(10), []
+    room, held = ByteSemaphore(10), []
 
     async def hold(size):
         await room.acquire(size)
@@ -318,7 +318,8 @@ async def test_lines_that_are_asked_at_once_have_no_more_room_than_a_body():
 async def test_no_room_is_lost_with_a_batch_that_is_cancelled(fleet, monkeypatch):
     """Also of lines that are given up before they have begun."""
     asked, rooms = asyncio.Event(), []
-    monkeypatch.setattr(batch_module, "Room", lambda most: (rooms.append(Room(most)), rooms[-1])[1])
+    make = batch_module.ByteSemaphore
+    monkeypatch.setattr(batch_module, "ByteSemaphore", lambda most: (rooms.append(make(most)), rooms[-1])[1])
 
     async def never(request, context):
         asked.set()
@@ -331,7 +332,7 @@ async def test_no_room_is_lost_with_a_batch_that_is_cancelled(fleet, monkeypatch
     await asked.wait()
     await gateway.client.batches.cancel(made.id)
     async with asyncio.timeout(60):
-        while any(room._used for room in rooms):
+        while any(room.used for room in rooms):
             await asyncio.sleep(0.01)
     assert rooms
 

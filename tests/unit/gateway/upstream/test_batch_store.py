@@ -77,21 +77,25 @@ async def test_a_batch_keeps_its_input_and_results_that_have_come_late(line: Lin
     files = FileStore(line, prefix, seconds=60, tenant_bytes=2**16, all_bytes=2**16)
     store, queue = BatchStore(line, prefix, files), JobQueue(line, prefix, "batch", 1)
     await files.put("t", {"id": INPUT, "expires_at": int(time.time()) + 60, "purpose": "batch"})
-    await store.put("t", BATCH)
-    (ends,) = await line.execute(("ZSCORE", f"{prefix}files:ends", f"{INPUT}:t"))
-    assert int(ends) == pytest.approx(BATCH["expires_at"], abs=5)
+    later = {"id": "file-" + "2" * 32, "expires_at": int(time.time()) + 7200, "purpose": "batch"}
+    await files.put("t", later)
+    for given, expected in ((INPUT, BATCH["expires_at"]), (later["id"], later["expires_at"])):
+        await store.put("t", BATCH | {"input_file_id": given})
+        (ends,) = await line.execute(("ZSCORE", f"{prefix}files:ends", f"{given}:t"))
+        assert int(ends) == pytest.approx(expected, abs=5)
     await queue.add(BATCH["id"], Behalf("t", "digest", True))
     job = await queue.take()
     assert job is not None
-    output = file_of(BATCH["id"], "completed")
+    output, places = file_of(BATCH["id"], "completed"), set()
     for number in range(3):
         await store.add_result("t", BATCH, job.lease, number, "completed", b"{}\n")
         assert [one async for one in files.ids("t", "batch_output", None, False)] == [output]
         found = await files.get("t", output)
         assert found is not None
-        assert found["bytes"] == 3 * (number + 1)
-        await line.execute(("ZADD", f"{prefix}files:ends", "1", f"{output}:t"))
-        assert await files.get("t", output) is None
+        assert (found["bytes"], found["created_at"]) == (3 * (number + 1), BATCH["in_progress_at"])
+        places |= {*await line.execute(("ZSCORE", f"{prefix}files:of:t", output))}
+        await line.execute(("ZADD", f"{prefix}files:ends", "1", f"{output}:t"))  # it has run out
+    assert len(places) == 1, "it stays where it is in lists"
     await files.delete("t", output)
     await store.add_result("t", BATCH, job.lease, 3, "completed", b"{}\n")
     assert await files.get("t", output) is None, "who deletes it does not want it"

@@ -5,7 +5,7 @@ import json
 import grpc
 import pytest
 
-from gateway.api.infill.schema import LlamaText
+from gateway.api.llama_cpp.answer_schema import LlamaText
 from gateway.api.openai.answer_schema import ChatCompletion, ChatCompletionChunk
 from proto.sampling_pb2 import LENGTH
 from tests.unit.gateway.api.anthropic.test_messages import STORY

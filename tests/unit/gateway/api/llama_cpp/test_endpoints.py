@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gateway.api.infill.schema import LlamaText
+from gateway.api.llama_cpp.answer_schema import LlamaText
 from tests.unit.gateway.api.anthropic.test_messages import STORY
 
 PATH = "/completion"
@@ -64,11 +64,19 @@ async def test_tokens_and_how_many(gateway):
     assert answer == {"content": STORY, "timings/prompt_n": 1}
 
 
+async def test_what_the_answer_does_not_have_is_told(gateway):
+    fields = {"echo": True, "logprobs": 2, "stream_options": {"include_usage": True}, "stream": True}
+    answer = await posted(gateway, **fields)
+    assert answer.headers["X-Quire-Ignored"] == "echo, logprobs, stream_options"
+    assert "A fox" not in answer.text
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
         ({"prompt": ["a", "b"]}, "prompt"),
         ({"n": 2}, "n"),
+        ({"best_of": 2}, "best_of"),
         ({"logit_bias": [[5]]}, "logit_bias"),
         ({"logit_bias": [["a", 1]]}, "logit_bias"),
         ({"logit_bias": [[5, 1]] * 5000}, "logit_bias"),

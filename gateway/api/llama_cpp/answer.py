@@ -6,6 +6,8 @@ from typing import Any
 
 from gateway.api.common.answers import Json, compact
 from gateway.api.generation.answer import Answer
+from gateway.api.openai.chat import ChatAnswer
+from gateway.api.openai.completions import CompletionAnswer
 from gateway.http.sse import event
 from proto.tokenizer_pb2 import TextChunk
 
@@ -85,6 +87,14 @@ class LlamaAnswer(Answer):
             if value is not None:
                 found[path] = value
         return found
+
+
+class LlamaInfillAnswer(LlamaAnswer, ChatAnswer):
+    """An answer of /infill, whose text comes as that of a chat."""
+
+
+class LlamaCompletionAnswer(LlamaAnswer, CompletionAnswer):
+    """An answer of /completion."""
 
 
 def _timing(name: str, count: int, seconds: float) -> Json:
